@@ -1,0 +1,98 @@
+"""Messages for bad input, in one grammar: what must be what, what came instead, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "InvalidInput",
+    "invalid",
+    "check_choice",
+    "check_count",
+    "check_positive",
+    "check_probability",
+    "check_finite",
+    "check_rows",
+]
+
+
+class InvalidInput(ValueError):
+    """Input that cannot be used; the message says what was expected, what came, and what to do."""
+
+
+def invalid(what: str, owner: str, expected: str, got: Any, advice: str = "") -> InvalidInput:
+    """The library's one form of complaint.
+
+    >>> str(invalid("std", "GaussianPrior", "positive", -1.0, "Pass a scale, not a variance."))
+    "The 'std' of GaussianPrior must be positive. Got -1.0 instead. Pass a scale, not a variance."
+    """
+    message = f"The '{what}' of {owner} must be {expected}. Got {got} instead."
+    return InvalidInput(f"{message} {advice}".rstrip())
+
+
+def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> str:
+    """Return ``value`` when it is one of ``choices``; otherwise say which one was probably meant."""
+    names = list(choices)
+    if isinstance(value, str) and value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    advice = f"Did you mean {close[0]!r}?" if close else ""
+    raise invalid(what, owner, "one of " + ", ".join(map(repr, names)), repr(value), advice)
+
+
+def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
+    """Return ``value`` when it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise invalid(what, owner, f"a whole number of at least {least}", repr(value))
+    return value
+
+
+def _worst(values: Tensor, good: Tensor) -> float:
+    return float(values[~good].flatten()[0])
+
+
+def check_positive(value: Tensor, what: str, owner: str, advice: str = "") -> Tensor:
+    """Return ``value`` when every entry is positive and finite."""
+    good = (value > 0) & value.isfinite()
+    if not bool(good.all()):
+        raise invalid(what, owner, "positive and finite", _worst(value, good), advice)
+    return value
+
+
+def check_probability(value: Tensor, what: str, owner: str) -> Tensor:
+    """Return ``value`` when every entry lies strictly between 0 and 1."""
+    good = (value > 0) & (value < 1)
+    if not bool(good.all()):
+        advice = (
+            "A probability of 0 or 1 leaves nothing to learn; "
+            "use the 'gaussian' family or the MNF form for weights that are always there."
+        )
+        raise invalid(what, owner, "strictly between 0 and 1", _worst(value, good), advice)
+    return value
+
+
+def check_finite(value: Tensor, what: str, owner: str) -> Tensor:
+    """Return ``value`` when it holds neither NaN nor infinities; otherwise say how many and where."""
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        bad = ~torch.isfinite(value)
+        first = tuple(int(i) for i in bad.nonzero()[0])
+        got = f"{int(bad.sum())} NaN or infinite values, the first at {first},"
+        raise invalid(what, owner, "finite", got, "Impute or drop those rows first.")
+    return value
+
+
+def check_rows(sizes: Sequence[tuple[str, int]], owner: str) -> int:
+    """Return the common number of rows of several arrays; it must be one number, at least 1."""
+    (first, rows), *others = sizes
+    for name, count in others:
+        if count != rows:
+            advice = "Every array needs one row per example."
+            raise invalid(name, owner, f"as long as '{first}' ({rows} rows)", f"{count} rows", advice)
+    if rows == 0:
+        raise invalid(first, owner, "of at least one row", "an empty batch", "Check the filter before.")
+    return rows

@@ -1,0 +1,149 @@
+"""``convert``: any module's Linear and Conv layers become Bayesian; its forward stays its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from sparsebnn.checks import InvalidInput
+from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.networks import bayesian_layers
+
+__all__ = ["convert", "obstacles"]
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_OPAQUE = (
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.Bilinear,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.LazyLinear,
+    nn.TransformerEncoderLayer,
+)
+
+
+def _why_not(name: str, module: nn.Module) -> str | None:
+    """Why this one module cannot be converted, or None."""
+    kind = type(module).__name__
+    if parametrize.is_parametrized(module):
+        return f"{name} ({kind}) has a parametrization; remove it first with remove_parametrizations"
+    if any(type(hook).__name__ in ("WeightNorm", "SpectralNorm") for hook in module._forward_pre_hooks.values()):
+        return f"{name} ({kind}) has a weight or spectral norm hook; remove it first"
+    if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
+        return f"{name} ({kind}) reads its projections' weights without calling their forward"
+    if isinstance(module, _OPAQUE):
+        return f"{name} ({kind}) is of a kind that has no Bayesian form here"
+    if isinstance(module, _NORMS) and module.track_running_stats and module.training:
+        return (
+            f"{name} ({kind}) updates running statistics, which replicates cannot share; "
+            "call .eval() on it, use track_running_stats=False, or GroupNorm or LayerNorm"
+        )
+    plain = type(module) in (nn.Linear, nn.Conv1d, nn.Conv2d)
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and not plain:
+        return f"{name} ({kind}) is a subclass whose own forward would be lost"
+    return None
+
+
+def obstacles(module: nn.Module, keep: Collection[str] = ()) -> list[str]:
+    """What in ``module`` cannot be converted or replicated, one sentence each."""
+    found: list[str] = []
+    opaque: list[str] = []
+    owners: dict[int, str] = {}
+    for name, part in module.named_modules(remove_duplicate=False):
+        label = name or "the module itself"
+        if name in keep or any(name.startswith(f"{outer}.") for outer in (*keep, *opaque) if outer):
+            continue
+        reason = _why_not(label, part)
+        if reason is not None:
+            found.append(reason)
+            opaque.append(name)
+            continue
+        for own, parameter in part.named_parameters(recurse=False):
+            first = owners.setdefault(id(parameter), f"{id(part)} {label}.{own}")
+            if not first.startswith(f"{id(part)} "):
+                found.append(f"{label}.{own} is tied to {first.split(' ', 1)[1]}")
+    return found
+
+
+def _bayesian(layer: nn.Module, pretrained: bool, options: dict[str, Any]) -> BayesianLayer:
+    factory = {"dtype": layer.weight.dtype, "device": layer.weight.device}
+    made: BayesianLayer
+    if isinstance(layer, nn.Linear):
+        made = Linear(layer.in_features, layer.out_features, layer.bias is not None, **factory, **options)
+    else:
+        assert isinstance(layer, nn.Conv1d | nn.Conv2d)
+        kind = Conv1d if isinstance(layer, nn.Conv1d) else Conv2d
+        made = kind(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+            layer.bias is not None,
+            layer.padding_mode,
+            **factory,
+            **options,
+        )
+    if pretrained:
+        made.start_from(layer.weight, layer.bias)
+    return made
+
+
+def convert(
+    module: nn.Module, *, pretrained: bool = False, keep: Collection[str] = (), **layer: Any
+) -> nn.Module:
+    """A copy of ``module`` whose Linear, Conv1d and Conv2d layers are Bayesian.
+
+    The module's own ``forward`` is untouched: open a pass around it (:func:`sparsebnn.collect_kl`,
+    :func:`sparsebnn.forward_with_kl`) and the KL is gathered, a layer used twice counted once.
+    ``pretrained`` starts the posterior means at the module's weights; ``keep`` names submodules that
+    stay as they are; ``layer`` goes to every Bayesian layer.
+
+    >>> network = convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), family="flow")
+    >>> [name for name, _ in bayesian_layers(network)]
+    ['0', '2']
+    """
+    known = {name for name, _ in module.named_modules()}
+    unknown = [name for name in keep if name not in known]
+    if unknown:
+        raise InvalidInput(f"The 'keep' of convert must name submodules. Got {unknown} instead.")
+    found = obstacles(module, keep)
+    if found:
+        raise InvalidInput(
+            f"The 'module' of convert must be made of convertible parts. Got {type(module).__name__} "
+            "instead, in which " + "; ".join(found) + ". Change these, or name them in keep=[...]."
+        )
+    result = copy.deepcopy(module)
+    made: dict[int, BayesianLayer] = {}
+
+    def replace(parent: nn.Module, prefix: str) -> None:
+        for name, child in list(parent._modules.items()):
+            path = f"{prefix}{name}"
+            if child is None or path in keep:
+                continue
+            if type(child) in (nn.Linear, nn.Conv1d, nn.Conv2d):
+                if id(child) not in made:
+                    made[id(child)] = _bayesian(child, pretrained, layer)
+                setattr(parent, name, made[id(child)])
+            else:
+                replace(child, f"{path}.")
+
+    if type(result) in (nn.Linear, nn.Conv1d, nn.Conv2d):
+        return _bayesian(result, pretrained, layer)
+    replace(result, "")
+    if not made:
+        raise InvalidInput(
+            "The 'module' of convert must hold at least one Linear, Conv1d or Conv2d layer. "
+            f"Got {type(module).__name__} without any instead."
+        )
+    return result

@@ -1,0 +1,133 @@
+"""What every family of weight distributions can do: the verbs that layers, training and prediction use."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebnn.checks import invalid
+from sparsebnn.initial import Initial
+from sparsebnn.noise import Noise
+from sparsebnn.priors import Prior
+
+__all__ = ["Family", "Moments", "Sample"]
+
+
+class Moments(NamedTuple):
+    """Mean and variance of independent weights.
+
+    With ``scale`` (one row per example) the weights seen by example b are multiplied by
+    ``scale[b]``; then ``mean`` and ``var`` are those of the unscaled part and ``scaled_var`` is the
+    part of the variance that grows with ``scale²``.
+    """
+
+    mean: Tensor
+    var: Tensor
+    scale: Tensor | None = None
+    scaled_var: Tensor | None = None
+
+
+class Sample(NamedTuple):
+    """What one training pass needs of a weight tensor, all of it from the same draw.
+
+    Either ``moments`` (the layer then samples its outputs) or a drawn ``weight``; and the KL in nats,
+    summed over the weights.
+    """
+
+    moments: Moments | None
+    weight: Tensor | None
+    kl: Tensor
+
+
+class Family(nn.Module):
+    """The distribution of one weight tensor.
+
+    ===================  ==============================================================
+    ``local(noise)``     moments of the weights, for the local reparametrization
+    ``draw(noise)``      one exact draw of the weights, excluded ones at 0
+    ``median_draw(…)``   a draw in which weights with inclusion ≤ 0.5 are 0 and others there
+    ``kl(noise)``        divergence from the prior, or an estimate of a bound on it
+    ``sample(noise)``    what a training step uses: moments or weights, and the KL of that draw
+    ===================  ==============================================================
+
+    ``draws_weights`` says which of the two a training step gets; ``exact_kl`` whether ``kl`` is the
+    divergence itself or a one-draw estimate.
+    """
+
+    name: str
+    draws_weights = False
+    exact_kl = True
+    priors: tuple[type[Prior], ...] = ()
+
+    def __init__(self, shape: Sequence[int], initial: Initial) -> None:
+        super().__init__()
+        self.shape = tuple(int(n) for n in shape)
+        self.initial = initial
+
+    def _own(self, prior: Prior | None) -> Prior:
+        """This tensor's own copy of a prior that suits the family and broadcasts to the shape."""
+        given = self.priors[0]() if prior is None else prior
+        if not isinstance(given, self.priors):
+            names = " or ".join(p.__name__ for p in self.priors)
+            advice = "The family decides which weights exist, so it decides which priors make sense."
+            raise invalid("prior", f"the {self.name!r} family", f"a {names}", type(given).__name__, advice)
+        given.check_shape(self.shape)
+        # What one layer learns must not move another layer's prior.
+        return copy.deepcopy(given)
+
+    def reset_parameters(self) -> None:
+        raise NotImplementedError
+
+    def inclusion_prob(self) -> Tensor:
+        """Posterior probability of each weight being there, in the weights' shape."""
+        raise NotImplementedError
+
+    def posterior_mean(self) -> Tensor:
+        """Mean of each weight given that it is there (for flows: at z = 1)."""
+        raise NotImplementedError
+
+    def local(self, noise: Noise, batch: int = 1) -> Moments:
+        raise NotImplementedError
+
+    def draw(self, noise: Noise) -> Tensor:
+        raise NotImplementedError
+
+    def median_draw(self, noise: Noise) -> Tensor:
+        raise NotImplementedError
+
+    def kl(self, noise: Noise) -> Tensor:
+        raise NotImplementedError
+
+    def sample(self, noise: Noise, batch: int = 1) -> Sample:
+        raise NotImplementedError
+
+
+def softplus_std(raw: Tensor) -> Tensor:
+    """The positive scale behind a raw parameter."""
+    return F.softplus(raw)
+
+
+def squared_error(mean: Tensor, prior_mean: Tensor, scale: Tensor | None, scale_square: Tensor | None) -> Tensor:
+    """(mean·scale − prior_mean)², or its average over scales given their first two moments."""
+    if scale is None:
+        return (mean - prior_mean) ** 2
+    if scale_square is None:
+        return (mean * scale - prior_mean) ** 2
+    return mean**2 * scale_square - 2.0 * mean * prior_mean * scale + prior_mean**2
+
+
+def contract(vector: Tensor, weight: Tensor, axis: int) -> Tensor:
+    """Sum of ``weight`` times ``vector`` along one axis, the other axes flattened.
+
+    Compiled, multiply-and-sum joins the pass that made ``weight``; eagerly a matrix product is one
+    pass fewer.
+    """
+    flat = weight.movedim(axis, 0).flatten(1)
+    if torch.compiler.is_compiling():
+        return (flat * vector.unsqueeze(-1)).sum(0)
+    return vector @ flat

@@ -1,0 +1,77 @@
+"""``concrete``: the spike-and-slab family, drawn through a relaxation (the LBBNN baseline)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparsebnn.checks import check_positive
+from sparsebnn.families.base import Sample
+from sparsebnn.families.gaussian import gaussian_entropy
+from sparsebnn.families.spike_slab import SpikeSlab
+from sparsebnn.initial import Initial
+from sparsebnn.kl import bernoulli_kl
+from sparsebnn.noise import Noise
+from sparsebnn.priors import HierarchicalPrior, Prior, SpikeSlabPrior
+
+__all__ = ["Concrete"]
+
+
+class Concrete(SpikeSlab):
+    r"""Weights and inclusions are drawn in training; the inclusions through a relaxed Bernoulli.
+
+    .. math::
+        \hat\gamma = \operatorname{sigmoid}\big((\tilde\lambda + \ell)/T\big),
+        \quad \ell \sim \operatorname{Logistic}(0, 1), \qquad
+        w = \hat\gamma\,(\tilde\mu + \tilde\sigma\varepsilon)
+
+    The posterior is that of ``spike_slab``; predictions draw exact inclusions. With a
+    :class:`SpikeSlabPrior` the KL is the closed form. With a :class:`HierarchicalPrior` it is a
+    one-draw estimate: the entropy of q is exact, the prior's log density is taken at the relaxed draw
+    (unbiased as :math:`T \to 0`).
+    """
+
+    name = "concrete"
+    draws_weights = True
+    exact_kl = False
+    priors: tuple[type[Prior], ...] = (SpikeSlabPrior, HierarchicalPrior)
+    temperature: Tensor
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        prior: Prior | None = None,
+        initial: Initial = Initial(),
+        *,
+        temperature: float | Tensor = 0.001,
+    ) -> None:
+        super().__init__(shape, prior, initial)
+        value = torch.as_tensor(temperature, dtype=torch.float64)
+        self.register_buffer("temperature", check_positive(value, "temperature", "the 'concrete' family"))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if isinstance(self.prior, HierarchicalPrior):
+            self.prior.reset_parameters()
+
+    def kl(self, noise: Noise) -> Tensor:
+        """The divergence, or its one-draw estimate under a hierarchical prior."""
+        if isinstance(self.prior, SpikeSlabPrior):
+            return self.closed_form_kl()
+        return self.sample(noise).kl
+
+    def sample(self, noise: Noise, batch: int = 1) -> Sample:
+        noisy = self.inclusion_logit + noise.logistic(self.shape, self.mean)
+        relaxed = torch.sigmoid(noisy / self.temperature)
+        inclusion, std = self.inclusion_prob(), self.std
+        weight = self.mean + std * noise.normal(self.shape, self.mean)
+        if isinstance(self.prior, SpikeSlabPrior):
+            return Sample(None, relaxed * weight, self._kl(inclusion, std, None))
+        assert isinstance(self.prior, HierarchicalPrior)
+        half = torch.zeros_like(self.inclusion_logit[..., :1])
+        # KL from a fair coin is log 2 - entropy.
+        structure_entropy = 0.6931471805599453 - bernoulli_kl(self.inclusion_logit, inclusion, half)
+        entropy = (structure_entropy + inclusion * gaussian_entropy(std)).sum()
+        return Sample(None, relaxed * weight, -entropy - self.prior.log_prob(weight, relaxed))

@@ -1,0 +1,122 @@
+"""``spike_slab``: mean field with inclusions (LBBNN-LRT)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.families.base import Family, Moments, Sample, softplus_std, squared_error
+from sparsebnn.initial import Initial, fill
+from sparsebnn.noise import Noise
+from sparsebnn.priors import Prior, SpikeSlabPrior
+
+__all__ = ["SpikeSlab"]
+
+
+class SpikeSlab(Family):
+    r"""A weight is there with probability :math:`\tilde\alpha`, and then Gaussian.
+
+    .. math::
+        q(w_{ij} \mid \gamma_{ij}) = \gamma_{ij}\,\mathcal N(\tilde\mu_{ij}, \tilde\sigma_{ij}^2)
+        + (1-\gamma_{ij})\,\delta_0, \qquad
+        q(\gamma_{ij}) = \operatorname{Bernoulli}(\tilde\alpha_{ij})
+
+    Its moments are
+
+    .. math::
+        \mathbb E\,w = \tilde\alpha\tilde\mu, \qquad
+        \operatorname{Var} w = \tilde\alpha\,(\tilde\sigma^2 + (1-\tilde\alpha)\,\tilde\mu^2)
+
+    ``scale`` (where a verb takes it) multiplies :math:`\tilde\mu`, as the flow family's z does.
+    """
+
+    name = "spike_slab"
+    priors: tuple[type[Prior], ...] = (SpikeSlabPrior,)
+
+    def __init__(
+        self, shape: Sequence[int], prior: Prior | None = None, initial: Initial = Initial()
+    ) -> None:
+        super().__init__(shape, initial)
+        self.prior = self._own(prior)
+        self.mean = nn.Parameter(torch.empty(self.shape))
+        self.raw_std = nn.Parameter(torch.empty(self.shape))
+        self.inclusion_logit = nn.Parameter(torch.empty(self.shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        fill(self.mean, self.initial.mean)
+        fill(self.raw_std, self.initial.raw_std)
+        fill(self.inclusion_logit, self.initial.inclusion_logit)
+
+    @property
+    def std(self) -> Tensor:
+        return softplus_std(self.raw_std)
+
+    def inclusion_prob(self) -> Tensor:
+        return torch.sigmoid(self.inclusion_logit)
+
+    def posterior_mean(self) -> Tensor:
+        return self.mean
+
+    def moments(self, scale: Tensor | None = None) -> Moments:
+        """Mean and variance of the weights, inclusions averaged over."""
+        return self._moments(self.inclusion_prob(), self.std, scale)
+
+    def _moments(self, inclusion: Tensor, std: Tensor, scale: Tensor | None) -> Moments:
+        mean = self.mean if scale is None else self.mean * scale
+        # sigmoid(-logit) is 1 - inclusion without the cancellation near 1.
+        exclusion = torch.sigmoid(-self.inclusion_logit)
+        return Moments(inclusion * mean, inclusion * (std**2 + exclusion * mean**2))
+
+    def moments_per_example(self, scale: Tensor) -> Moments:
+        """Moments when every example has its own row of ``scale``."""
+        inclusion, exclusion = self.inclusion_prob(), torch.sigmoid(-self.inclusion_logit)
+        between = inclusion * exclusion * self.mean**2
+        return Moments(inclusion * self.mean, inclusion * self.std**2, scale, between)
+
+    def local(self, noise: Noise, batch: int = 1) -> Moments:
+        return self.moments()
+
+    def _slab(self, noise: Noise, scale: Tensor | None) -> Tensor:
+        mean = self.mean if scale is None else self.mean * scale
+        return mean + self.std * noise.normal(self.shape, self.mean)
+
+    def draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
+        included = self.inclusion_logit + noise.logistic(self.shape, self.mean) > 0
+        return self._slab(noise, scale) * included
+
+    def draw_for_gradient(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
+        """A draw whose value is exact and whose gradient passes straight through the inclusions.
+
+        The inclusions are 0 or 1; backwards they behave like their relaxation at temperature 1/2,
+        which is a biased gradient of an unbiased value.
+        """
+        noisy = self.inclusion_logit + noise.logistic(self.shape, self.mean)
+        relaxed = torch.sigmoid(2.0 * noisy)
+        hard = (noisy > 0).to(relaxed.dtype)
+        return self._slab(noise, scale) * (hard + relaxed - relaxed.detach())
+
+    def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
+        return self._slab(noise, scale) * (self.inclusion_logit > 0)
+
+    def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
+        """Divergence from a :class:`SpikeSlabPrior`, exact; averaged over scales if given their moments."""
+        return self._kl(self.inclusion_prob(), self.std, scale, scale_square)
+
+    def _kl(
+        self, inclusion: Tensor, std: Tensor, scale: Tensor | None, scale_square: Tensor | None = None
+    ) -> Tensor:
+        assert isinstance(self.prior, SpikeSlabPrior)
+        error = squared_error(self.mean, self.prior.mean, scale, scale_square)
+        slab = self.prior.slab_kl(std, error)
+        return self.prior.spike_slab_kl(slab, self.inclusion_logit, inclusion).sum()
+
+    def kl(self, noise: Noise) -> Tensor:
+        """The divergence from the prior, in closed form; no noise is used."""
+        return self.closed_form_kl()
+
+    def sample(self, noise: Noise, batch: int = 1) -> Sample:
+        inclusion, std = self.inclusion_prob(), self.std
+        return Sample(self._moments(inclusion, std, None), None, self._kl(inclusion, std, None))

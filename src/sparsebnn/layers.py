@@ -1,0 +1,303 @@
+"""Linear, Conv1d and Conv2d: the only place where a family meets an op.
+
+A layer is a family for its weights, a Gaussian for its biases, and an op ``(x, weight, bias) -> y``.
+The local reparametrization is ``op(x, mean)`` and ``op(x², variance)``, written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.families import Family, Gaussian, Moments, family_class
+from sparsebnn.initial import Initial
+from sparsebnn.noise import Noise
+from sparsebnn.passes import LocalPass, PosteriorPass, active_pass
+from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior
+
+__all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
+
+
+class BayesianLayer(nn.Module):
+    """A layer with distributions instead of weights; subclasses say only what the op is.
+
+    Inside an open pass (:mod:`sparsebnn.passes`) the pass decides what is drawn; outside, ``forward``
+    draws as training does (in ``eval()`` mode: through the local reparametrization).
+    """
+
+    z_axis: int
+    flow_squash: str
+
+    def __init__(
+        self,
+        weight_shape: Sequence[int],
+        bias: bool,
+        family: str,
+        prior: Prior | None,
+        bias_prior: Prior | None,
+        initial: Initial,
+        family_options: Mapping[str, Any] | None,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
+        super().__init__()
+        kind = family_class(family, type(self).__name__)
+        options = dict(family_options or {})
+        if kind.name in ("flow", "mnf"):
+            options = {"z_axis": self.z_axis, "squash": self.flow_squash, **options}
+        self.family = family
+        self._start: tuple[Tensor, Tensor | None] | None = None
+        self.weights: Family = kind(weight_shape, prior, initial, **options)  # type: ignore[call-arg]
+        self.biases: Gaussian | None = None
+        if bias:
+            if bias_prior is None:
+                hierarchical = isinstance(prior, HierarchicalPrior)
+                bias_prior = GammaPrecisionPrior() if hierarchical else GaussianPrior()
+            if bias_prior.drawn and not kind.draws_weights:
+                advice = "Only the 'concrete' family draws its biases, which that prior needs."
+                owner = f"a layer of the {family!r} family"
+                raise invalid("bias_prior", owner, "a GaussianPrior", type(bias_prior).__name__, advice)
+            self.biases = Gaussian(
+                weight_shape[:1],
+                bias_prior,
+                initial,
+                mean_start=initial.bias_mean,
+                raw_std_start=initial.bias_raw_std,
+            )
+        self.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """Refused: code that reads ``.weight`` would bypass the posterior."""
+        raise TypeError(
+            f"A Bayesian {type(self).__name__} has a distribution instead of a 'weight'. "
+            "The surrounding module reads its projection's weight directly; "
+            "leave that layer out of convert() with keep=[...], or call the layer itself."
+        )
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """What the layer does with weights once it has them."""
+        raise NotImplementedError
+
+    def output_moments(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        r"""Mean and variance of the outputs for weights with these moments.
+
+        .. math::
+            \mathbb E\,h = \operatorname{op}(x, \mathbb E w) + \mathbb E b, \qquad
+            \operatorname{Var} h = \operatorname{op}(x^2, \operatorname{Var} w) + \operatorname{Var} b
+        """
+        if moments.scale is None:
+            return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
+        assert moments.scaled_var is not None
+        scale, square = moments.scale, x**2
+        fixed = self.op(square, moments.var, bias_var)
+        if self.z_axis == 1:
+            mean = self.op(x * scale, moments.mean, bias_mean)
+            return mean, fixed + self.op(square * scale**2, moments.scaled_var, None)
+        filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
+        mean = self.op(x, moments.mean, None) * filters
+        if bias_mean is not None:
+            mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
+        return mean, fixed + self.op(square, moments.scaled_var, None) * filters**2
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        opened = active_pass()
+        if opened is None:
+            opened = PosteriorPass(noise) if self.training else LocalPass(noise)
+        elif noise is not None:
+            raise TypeError("Inside an open pass the pass supplies the noise; call the layer without it.")
+        return opened.output(self, x)
+
+    def forward_with_kl(self, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """The output and the KL of the same draw, in nats, summed over weights and biases."""
+        opened = PosteriorPass(noise)
+        y = opened.output(self, x)
+        return y, opened.kl()
+
+    @torch.no_grad()
+    def start_from(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Begin at these posterior means, now and whenever the layer is reset.
+
+        A flow's z starts at random, so its family scales the means but does not reproduce them.
+        """
+        self._start = (weight.detach().clone(), None if bias is None else bias.detach().clone())
+        self.weights.posterior_mean().copy_(weight)
+        if self.biases is not None and bias is not None:
+            self.biases.mean.copy_(bias)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew from its start, with torch's generator."""
+        self.weights.reset_parameters()
+        if self.biases is not None:
+            self.biases.reset_parameters()
+        if self._start is not None:
+            self.start_from(*self._start)
+
+
+class Linear(BayesianLayer):
+    """A dense layer; the flow family has one z per input unit.
+
+    Shapes: ``(batch, in_features)`` to ``(batch, out_features)``.
+
+    >>> Linear(4, 2, family="flow")(torch.randn(3, 4)).shape
+    torch.Size([3, 2])
+    """
+
+    z_axis = 1
+    flow_squash = "hardtanh"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        family: str = "spike_slab",
+        prior: Prior | None = None,
+        bias_prior: Prior | None = None,
+        initial: Initial = Initial(),
+        family_options: Mapping[str, Any] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.in_features = check_count(in_features, "in_features", "Linear")
+        self.out_features = check_count(out_features, "out_features", "Linear")
+        shape = (out_features, in_features)
+        super().__init__(shape, bias, family, prior, bias_prior, initial, family_options, dtype, device)
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        if x.dim() < 2 or x.shape[-1] != self.in_features:
+            expected = f"of shape (batch, {self.in_features})"
+            raise invalid("x", "Linear", expected, f"shape {tuple(x.shape)}", "Flatten images first.")
+        return super().forward(x, noise)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, family={self.family!r}"
+
+
+class _Conv(BayesianLayer):
+    """What the convolutions share; the flow family has one z per filter and no squashing."""
+
+    z_axis = 0
+    flow_squash = "identity"
+    dims: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: str | int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        family: str = "spike_slab",
+        prior: Prior | None = None,
+        bias_prior: Prior | None = None,
+        initial: Initial = Initial(),
+        family_options: Mapping[str, Any] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        check_count(groups, "groups", owner)
+        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            check_count(channels, name, owner)
+            if channels % groups:
+                raise invalid(name, owner, f"a multiple of groups ({groups})", channels)
+        check_choice(padding_mode, ("zeros", "reflect", "replicate", "circular"), "padding_mode", owner)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = self._tuple(kernel_size, "kernel_size", 1)
+        self.stride = self._tuple(stride, "stride", 1)
+        self.dilation = self._tuple(dilation, "dilation", 1)
+        self.padding_mode = padding_mode
+        if isinstance(padding, str):
+            check_choice(padding, ("same", "valid"), "padding", owner)
+            if padding == "same" and any(s != 1 for s in self.stride):
+                raise invalid("padding", owner, "a number when stride is not 1", repr(padding))
+            self.padding: str | tuple[int, ...] = padding
+        else:
+            self.padding = self._tuple(padding, "padding", 0)
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        super().__init__(shape, bias, family, prior, bias_prior, initial, family_options, dtype, device)
+
+    def _tuple(self, value: int | Sequence[int], what: str, least: int) -> tuple[int, ...]:
+        values = (value,) * self.dims if isinstance(value, int) else tuple(value)
+        if len(values) != self.dims:
+            expected = f"a number or {self.dims} numbers"
+            raise invalid(what, type(self).__name__, expected, repr(value))
+        return tuple(check_count(v, what, type(self).__name__, least) for v in values)
+
+    def _pads(self) -> list[int]:
+        """Padding as F.pad wants it: last dimension first, before and after."""
+        pads: list[int] = []
+        for d in reversed(range(self.dims)):
+            if self.padding == "same":
+                total = self.dilation[d] * (self.kernel_size[d] - 1)
+                pads += [total // 2, total - total // 2]
+            else:
+                width = 0 if self.padding == "valid" else int(self.padding[d])
+                pads += [width, width]
+        return pads
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        if x.dim() != self.dims + 2 or x.shape[1] != self.in_channels:
+            sizes = ", ".join(("height", "width")[-self.dims :]) if self.dims == 2 else "length"
+            expected = f"of shape (batch, {self.in_channels}, {sizes})"
+            raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}")
+        return super().forward(x, noise)
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        padding: str | tuple[int, ...] = self.padding
+        if self.padding_mode != "zeros":
+            x = F.pad(x, self._pads(), mode=self.padding_mode)
+            padding = (0,) * self.dims
+        return self._convolve(x, weight, bias, padding)
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        kernel = ", ".join(map(str, self.kernel_size))
+        return f"{self.in_channels}, {self.out_channels}, kernel=({kernel}), family={self.family!r}"
+
+
+class Conv1d(_Conv):
+    """A convolution over sequences; arguments as :class:`torch.nn.Conv1d`."""
+
+    dims = 1
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        return F.conv1d(x, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
+
+
+class Conv2d(_Conv):
+    """A convolution over images; arguments as :class:`torch.nn.Conv2d`.
+
+    >>> Conv2d(1, 8, 5, stride=2, family="gaussian")(torch.randn(3, 1, 28, 28)).shape
+    torch.Size([3, 8, 12, 12])
+    """
+
+    dims = 2
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]

@@ -1,0 +1,118 @@
+"""Ready-made networks. A network is any module that holds Bayesian layers; these are Sequential."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.layers import BayesianLayer, Conv2d, Linear
+
+__all__ = ["mlp", "lenet", "bayesian_layers", "initialise", "density", "Density"]
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.Sequential:
+    """A fully connected network; ``layer`` goes to every :class:`~sparsebnn.Linear`.
+
+    >>> mlp([784, 400, 600, 10], family="flow", family_options={"hidden": (50, 50)})[0]
+    Linear(
+      784, 400, family='flow'
+      ...
+    """
+    if len(sizes) < 2:
+        raise invalid("sizes", "mlp", "at least an input and an output size", list(sizes))
+    for size in sizes:
+        check_count(size, "sizes", "mlp")
+    between = _ACTIVATIONS[check_choice(activation, _ACTIVATIONS, "activation", "mlp")]
+    modules: list[nn.Module] = []
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        if modules:
+            modules.append(between())
+        modules.append(Linear(inputs, outputs, **layer))
+    return nn.Sequential(*modules)
+
+
+def lenet(n_classes: int = 10, *, dense: dict[str, Any] | None = None, **layer: Any) -> nn.Sequential:
+    """The paper's LeNet-5 for 28×28 images: 32 and 48 filters, then 768-256-84-n_classes.
+
+    ``layer`` goes to every layer; ``dense`` overrides it for the dense ones (the paper starts the
+    means of convolutions and dense layers differently).
+    """
+    rest = {**layer, **(dense or {})}
+    return nn.Sequential(
+        Conv2d(1, 32, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        Conv2d(32, 48, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        Linear(768, 256, **rest),
+        nn.ReLU(),
+        Linear(256, 84, **rest),
+        nn.ReLU(),
+        Linear(84, n_classes, **rest),
+    )
+
+
+def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
+    """Every Bayesian layer with its name, each once."""
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianLayer):
+            yield name, module
+
+
+def initialise(network: nn.Module, seed: int) -> None:
+    """Draw every parameter anew; the result depends on the seed alone.
+
+    Modules that come from pretrained weights keep their means. The state of torch's generator is
+    left as it was.
+    """
+    inside: set[nn.Module] = set()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in network.modules():
+            if module in inside or not hasattr(module, "reset_parameters"):
+                continue
+            inside.update(module.modules())
+            module.reset_parameters()
+
+
+class Density(dict[str, float]):
+    """Share of weights with inclusion probability above one half, by layer; ``overall`` for all.
+
+    Biases are not counted.
+    """
+
+    def __init__(self, kept: dict[str, tuple[int, int]]) -> None:
+        super().__init__({name: included / total for name, (included, total) in kept.items()})
+        included, total = (sum(counts) for counts in zip(*kept.values()))
+        self.overall: float = included / total
+
+
+@torch.no_grad()
+def density(network: nn.Module) -> Density:
+    """How much of the network is left in its median probability model.
+
+    >>> density(mlp([4, 8, 3], family="gaussian")).overall
+    1.0
+    """
+    kept: dict[str, tuple[int, int]] = {}
+    for name, layer in bayesian_layers(network):
+        inclusion: Tensor = layer.weights.inclusion_prob()
+        kept[name or type(layer).__name__] = (int((inclusion > 0.5).sum()), inclusion.numel())
+    if not kept:
+        advice = "Build it with mlp, lenet or convert."
+        raise invalid("network", "density", "a module with Bayesian layers", type(network).__name__, advice)
+    return Density(kept)

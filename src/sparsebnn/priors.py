@@ -1,0 +1,230 @@
+"""What is believed of a weight before the data: records of tensors that broadcast to the weights.
+
+Values are buffers (or parameters, where a prior learns), never Python floats, so that they can
+differ from weight to weight, input to input, layer to layer and replicate to replicate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_positive, check_probability, invalid
+from sparsebnn.kl import gaussian_kl, spike_slab_kl
+
+__all__ = [
+    "Prior",
+    "GaussianPrior",
+    "SpikeSlabPrior",
+    "GammaPrecisionPrior",
+    "HierarchicalPrior",
+]
+
+Value = float | Sequence[float] | Tensor
+
+
+def _tensor(value: Value) -> Tensor:
+    """Kept in double precision until a layer, which knows its own dtype, adopts the prior."""
+    return torch.as_tensor(value, dtype=torch.float64).detach().clone()
+
+
+def _inverse_softplus(value: Tensor) -> Tensor:
+    return value + torch.log(-torch.expm1(-value))
+
+
+class Prior(nn.Module):
+    """Base of all priors. ``drawn`` says whether its divergence needs drawn weights."""
+
+    drawn = False
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Complain unless every value broadcasts to weights of this shape without enlarging them."""
+        for name, value in (*self.named_buffers(), *self.named_parameters()):
+            try:
+                fits = torch.broadcast_shapes(value.shape, tuple(shape)) == tuple(shape)
+            except RuntimeError:
+                fits = False
+            if not fits:
+                raise invalid(
+                    name,
+                    type(self).__name__,
+                    f"a scalar or a tensor that broadcasts to weights of shape {tuple(shape)}",
+                    f"shape {tuple(value.shape)}",
+                    "For one value per input of a dense layer use shape (in_features,).",
+                )
+
+
+class GaussianPrior(Prior):
+    r""":math:`p(w) = \mathcal N(\mu, \sigma^2)`.
+
+    >>> GaussianPrior(std=0.5).std
+    tensor(0.5000, dtype=torch.float64)
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("mean", _tensor(mean))
+        self.register_buffer("std", check_positive(_tensor(std), "std", "GaussianPrior"))
+
+    def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
+        """Elementwise divergence of a Gaussian with this std and squared distance of means."""
+        return gaussian_kl(std, squared_error, self.std)
+
+
+class SpikeSlabPrior(Prior):
+    r"""A weight is there with probability :math:`\alpha`, and then Gaussian.
+
+    .. math::
+        p(w \mid \gamma) = \gamma\,\mathcal N(\mu, \sigma^2) + (1-\gamma)\,\delta_0,
+        \qquad p(\gamma) = \operatorname{Bernoulli}(\alpha)
+
+    >>> SpikeSlabPrior(inclusion_prob=[0.1, 0.5, 0.1]).inclusion_logit[1].item()
+    0.0
+    """
+
+    inclusion_prob: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0
+    ) -> None:
+        super().__init__()
+        probability = check_probability(_tensor(inclusion_prob), "inclusion_prob", "SpikeSlabPrior")
+        self.register_buffer("inclusion_prob", probability)
+        self.register_buffer("mean", _tensor(mean))
+        self.register_buffer("std", check_positive(_tensor(std), "std", "SpikeSlabPrior"))
+
+    @property
+    def inclusion_logit(self) -> Tensor:
+        return torch.logit(self.inclusion_prob)
+
+    def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
+        """Elementwise divergence of a slab with this std and squared distance of means."""
+        return gaussian_kl(std, squared_error, self.std)
+
+    def spike_slab_kl(self, slab_kl: Tensor, logit: Tensor, inclusion: Tensor) -> Tensor:
+        """Elementwise divergence of a spike and slab whose slabs differ by ``slab_kl``."""
+        return spike_slab_kl(slab_kl, logit, inclusion, self.inclusion_logit)
+
+
+class _Hyper(Prior):
+    """Shared by the priors that learn: positive hyperparameters behind a softplus."""
+
+    drawn = True
+
+    def _learn(self, name: str, value: Value) -> None:
+        positive = check_positive(_tensor(value), name, type(self).__name__)
+        if positive.ndim:
+            advice = "The hyperparameters are shared by all weights of a layer."
+            raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)
+        self.register_parameter(f"raw_{name}", nn.Parameter(_inverse_softplus(positive)))
+
+    def _value(self, name: str) -> Tensor:
+        return F.softplus(self.get_parameter(f"raw_{name}"))
+
+    def reset_parameters(self) -> None:
+        """Start every hyperparameter at U(1, 1.1), as the paper's baseline does."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(_inverse_softplus(1.0 + 0.1 * torch.rand_like(parameter)))
+
+
+def _gamma_precision_log_prob(count: Tensor, sum_squares: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    """Log of the integral over the shared precision, for ``count`` weights; see the classes below."""
+    posterior_shape = shape + 0.5 * count
+    return (
+        torch.lgamma(posterior_shape)
+        - torch.lgamma(shape)
+        + shape * torch.log(rate)
+        - posterior_shape * torch.log(rate + 0.5 * sum_squares)
+        - 0.5 * math.log(2.0 * math.pi) * count
+    )
+
+
+class GammaPrecisionPrior(_Hyper):
+    r"""Gaussian weights whose precision, shared by the tensor, is Gamma and integrated out.
+
+    .. math::
+        p(w_1,\dots,w_n) = \int \operatorname{Gamma}(\tau; a, b)
+        \prod_i \mathcal N(w_i; 0, \tau^{-1})\, d\tau
+        = \frac{\Gamma(a + n/2)\, b^a}{\Gamma(a)\, (2\pi)^{n/2}\,
+          \left(b + \tfrac12\sum_i w_i^2\right)^{a + n/2}}
+
+    :math:`a` (``shape``) and :math:`b` (``rate``) are learned. Used for the biases of LBBNN.
+    """
+
+    def __init__(self, shape: Value = 1.0, rate: Value = 1.0) -> None:
+        super().__init__()
+        self._learn("shape", shape)
+        self._learn("rate", rate)
+
+    def log_prob(self, weight: Tensor) -> Tensor:
+        """Joint log density of all entries of ``weight``."""
+        count = torch.full_like(self.raw_shape, float(weight.numel()))
+        return _gamma_precision_log_prob(
+            count, (weight**2).sum(), self._value("shape"), self._value("rate")
+        )
+
+
+class HierarchicalPrior(_Hyper):
+    r"""The prior of the LBBNN baseline: a layer shares one unknown precision and one inclusion rate.
+
+    With :math:`N` weights, :math:`n = \sum_i\gamma_i` of them included, and both shared unknowns
+    integrated out,
+
+    .. math::
+        \tau \sim \operatorname{Gamma}(a, b), \quad
+        w_i \mid \gamma_i{=}1 \sim \mathcal N(0, \tau^{-1}), \quad
+        \psi \sim \operatorname{Beta}(c, d), \quad \gamma_i \sim \operatorname{Bernoulli}(\psi)
+
+    .. math::
+        \log p(w, \gamma) =
+        \log\frac{\Gamma(a + n/2)\, b^a}{\Gamma(a) (2\pi)^{n/2}
+             (b + \frac12\sum_i\gamma_i w_i^2)^{a + n/2}}
+        + \log\frac{B(c + n,\; d + N - n)}{B(c, d)}
+
+    :math:`a` (``shape``), :math:`b` (``rate``), :math:`c` (``included``) and :math:`d`
+    (``excluded``) are learned per layer. For a single weight the second term is
+    Bernoulli(:math:`c/(c+d)`).
+    """
+
+    def __init__(
+        self, shape: Value = 1.0, rate: Value = 1.0, included: Value = 1.0, excluded: Value = 1.0
+    ) -> None:
+        super().__init__()
+        self._learn("shape", shape)
+        self._learn("rate", rate)
+        self._learn("included", included)
+        self._learn("excluded", excluded)
+
+    @property
+    def inclusion_prob(self) -> Tensor:
+        """The prior mean of the inclusion rate, :math:`c/(c+d)`."""
+        included = self._value("included")
+        return included / (included + self._value("excluded"))
+
+    def log_prob(self, weight: Tensor, inclusion: Tensor) -> Tensor:
+        """Joint log density of weights and inclusions; inclusions may be relaxed to [0, 1]."""
+        count = inclusion.sum()
+        total = float(weight.numel())
+        included, excluded = self._value("included"), self._value("excluded")
+        structure = (
+            torch.lgamma(included + count)
+            + torch.lgamma(excluded + total - count)
+            - torch.lgamma(included + excluded + total)
+            - torch.lgamma(included)
+            - torch.lgamma(excluded)
+            + torch.lgamma(included + excluded)
+        )
+        slab = _gamma_precision_log_prob(
+            count, (inclusion * weight**2).sum(), self._value("shape"), self._value("rate")
+        )
+        return slab + structure
