@@ -5,6 +5,31 @@ from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
 from sparsebnn.networks import density, initialise, lenet, mlp
 from sparsebnn.passes import collect_kl, forward_with_kl
+from sparsebnn.prediction import predict
 from sparsebnn.priors import GaussianPrior, HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.training import Settings, train
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "GaussianPrior",
+    "He",
+    "HierarchicalPrior",
+    "Initial",
+    "Linear",
+    "Normal",
+    "Settings",
+    "SpikeSlabPrior",
+    "Uniform",
+    "collect_kl",
+    "convert",
+    "density",
+    "forward_with_kl",
+    "initialise",
+    "lenet",
+    "mlp",
+    "predict",
+    "train",
+]

@@ -11,7 +11,6 @@ from torch.nn.utils import parametrize
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
-from sparsebnn.networks import bayesian_layers
 
 __all__ = ["convert", "obstacles"]
 
@@ -35,7 +34,8 @@ def _why_not(name: str, module: nn.Module) -> str | None:
     kind = type(module).__name__
     if parametrize.is_parametrized(module):
         return f"{name} ({kind}) has a parametrization; remove it first with remove_parametrizations"
-    if any(type(hook).__name__ in ("WeightNorm", "SpectralNorm") for hook in module._forward_pre_hooks.values()):
+    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+    if "WeightNorm" in hooks or "SpectralNorm" in hooks:
         return f"{name} ({kind}) has a weight or spectral norm hook; remove it first"
     if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
         return f"{name} ({kind}) reads its projections' weights without calling their forward"
@@ -74,7 +74,7 @@ def obstacles(module: nn.Module, keep: Collection[str] = ()) -> list[str]:
 
 
 def _bayesian(layer: nn.Module, pretrained: bool, options: dict[str, Any]) -> BayesianLayer:
-    factory = {"dtype": layer.weight.dtype, "device": layer.weight.device}
+    factory: dict[str, Any] = {"dtype": layer.weight.dtype, "device": layer.weight.device}
     made: BayesianLayer
     if isinstance(layer, nn.Linear):
         made = Linear(layer.in_features, layer.out_features, layer.bias is not None, **factory, **options)
@@ -110,6 +110,7 @@ def convert(
     stay as they are; ``layer`` goes to every Bayesian layer.
 
     >>> network = convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), family="flow")
+    >>> from sparsebnn.networks import bayesian_layers
     >>> [name for name, _ in bayesian_layers(network)]
     ['0', '2']
     """

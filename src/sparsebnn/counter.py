@@ -4,8 +4,8 @@ A generator with a state gives replicate k other numbers when replicate j is add
 has to be saved and restored to resume. Here number i of step t of seed s is always the same number,
 alone or among a hundred replicates, on a CPU or a GPU, before or after a restart.
 
-The bits are two rounds of the splitmix64 finaliser over a Weyl sequence, the second keyed apart from
-the first; normals come by Box-Muller.
+The bits are two rounds of the splitmix64 finaliser over a counter, each round with a key of its own;
+normals come by Box-Muller. Which numbers fill a block depends on the block's length too.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
-    """``(K, count)`` hashes of 64 bits."""
+    """``(K, count)`` hashes of 64 bits; ``seeds`` and ``step`` broadcast to K."""
     first = _mix(_mix(seeds * _WEYL + stream) + step)
     second = _mix(first ^ _FIRST)
-    index = torch.arange(1, count + 1, device=seeds.device) * _WEYL
-    return _mix(_mix(index + first.unsqueeze(-1)) ^ second.unsqueeze(-1))
+    # The index enters by exclusive or: a compiler may turn index arithmetic into address arithmetic,
+    # where the overflow that a product relies on is undefined.
+    index = torch.arange(count, device=seeds.device)
+    return _mix(_mix(index ^ first.unsqueeze(-1)) ^ second.unsqueeze(-1))
 
 
 def normals(

@@ -55,9 +55,7 @@ def bernoulli_kl(logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tenso
     return inclusion * (logit - prior_logit) + F.softplus(prior_logit) - F.softplus(logit)
 
 
-def spike_slab_kl(
-    slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor
-) -> Tensor:
+def spike_slab_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
     r"""Divergence between two spike-and-slab distributions with the same spike.
 
     .. math::

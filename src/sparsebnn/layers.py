@@ -52,7 +52,7 @@ class BayesianLayer(nn.Module):
             options = {"z_axis": self.z_axis, "squash": self.flow_squash, **options}
         self.family = family
         self._start: tuple[Tensor, Tensor | None] | None = None
-        self.weights: Family = kind(weight_shape, prior, initial, **options)  # type: ignore[call-arg]
+        self.weights: Family = kind(weight_shape, prior, initial, **options)  # type: ignore[arg-type,call-arg]
         self.biases: Gaussian | None = None
         if bias:
             if bias_prior is None:
@@ -285,7 +285,7 @@ class Conv1d(_Conv):
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
     ) -> Tensor:
-        return F.conv1d(x, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        return F.conv1d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv2d(_Conv):
@@ -300,4 +300,4 @@ class Conv2d(_Conv):
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
     ) -> Tensor:
-        return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.S
         check_count(size, "sizes", "mlp")
     between = _ACTIVATIONS[check_choice(activation, _ACTIVATIONS, "activation", "mlp")]
     modules: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:]):
+    for inputs, outputs in itertools.pairwise(sizes):
         if modules:
             modules.append(between())
         modules.append(Linear(inputs, outputs, **layer))
@@ -86,7 +87,7 @@ def initialise(network: nn.Module, seed: int) -> None:
             if module in inside or not hasattr(module, "reset_parameters"):
                 continue
             inside.update(module.modules())
-            module.reset_parameters()
+            module.reset_parameters()  # type: ignore[operator]
 
 
 class Density(dict[str, float]):

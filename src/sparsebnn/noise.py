@@ -41,14 +41,10 @@ class Fresh:
         self.generator = generator
 
     def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        return torch.randn(
-            tuple(shape), generator=self.generator, dtype=like.dtype, device=like.device
-        )
+        return torch.randn(tuple(shape), generator=self.generator, dtype=like.dtype, device=like.device)
 
     def logistic(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        uniform = torch.rand(
-            tuple(shape), generator=self.generator, dtype=like.dtype, device=like.device
-        )
+        uniform = torch.rand(tuple(shape), generator=self.generator, dtype=like.dtype, device=like.device)
         tiny = torch.finfo(like.dtype).eps / 4.0
         uniform = uniform.clamp(tiny, 1.0 - torch.finfo(like.dtype).eps)
         return torch.log(uniform) - torch.log1p(-uniform)

@@ -8,16 +8,13 @@ inside the function that ``torch.func.vmap`` maps.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.families.base import Moments
+from sparsebnn.families import Family, Gaussian, Moments
 from sparsebnn.noise import Fresh, Meter, Noise, NoiseSize
-
-if TYPE_CHECKING:
-    from sparsebnn.layers import BayesianLayer
 
 __all__ = [
     "Pass",
@@ -32,6 +29,19 @@ __all__ = [
 ]
 
 _local = threading.local()
+
+
+class BayesianModule(Protocol):
+    """What a pass needs of a layer: its distributions, its op, and how moments go through it."""
+
+    weights: Family
+    biases: Gaussian | None
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def output_moments(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 def active_pass() -> Pass | None:
@@ -54,7 +64,7 @@ class Pass:
 
     def __init__(self, noise: Noise | None = None) -> None:
         self.noise: Noise = Fresh() if noise is None else noise
-        self._met: list[tuple[BayesianLayer, Realised]] = []
+        self._met: list[tuple[BayesianModule, Realised]] = []
         self._outer: Pass | None = None
 
     def __enter__(self) -> Pass:
@@ -65,11 +75,11 @@ class Pass:
     def __exit__(self, *error: Any) -> None:
         _local.active = self._outer
 
-    def realise(self, layer: BayesianLayer, batch: int) -> Realised:
+    def realise(self, layer: BayesianModule, batch: int) -> Realised:
         """The weights of ``layer`` for this pass."""
         raise NotImplementedError
 
-    def output(self, layer: BayesianLayer, x: Tensor) -> Tensor:
+    def output(self, layer: BayesianModule, x: Tensor) -> Tensor:
         """The output of ``layer`` in this pass."""
         realised = None
         for met, earlier in self._met:
@@ -86,7 +96,7 @@ class Pass:
         std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
         return mean + std * self.noise.normal(mean.shape, mean)
 
-    def kl_by_layer(self) -> list[tuple[BayesianLayer, Tensor]]:
+    def kl_by_layer(self) -> list[tuple[BayesianModule, Tensor]]:
         """Each layer met, once, with its KL in nats."""
         return [(layer, realised.kl) for layer, realised in self._met if realised.kl is not None]
 
@@ -107,7 +117,7 @@ class Pass:
 class PosteriorPass(Pass):
     """A training pass: every family draws as it trains, and its KL is kept."""
 
-    def realise(self, layer: BayesianLayer, batch: int) -> Realised:
+    def realise(self, layer: BayesianModule, batch: int) -> Realised:
         weights, biases = layer.weights, layer.biases
         sample = weights.sample(self.noise, batch)
         if biases is None:
@@ -123,7 +133,7 @@ class PosteriorPass(Pass):
 class LocalPass(Pass):
     """Full model averaging through the local reparametrization: noise per example and unit."""
 
-    def realise(self, layer: BayesianLayer, batch: int) -> Realised:
+    def realise(self, layer: BayesianModule, batch: int) -> Realised:
         moments = layer.weights.local(self.noise, batch)
         if layer.biases is None:
             return Realised(moments, None, None, None, None)
@@ -134,7 +144,7 @@ class LocalPass(Pass):
 class WeightPass(Pass):
     """Full model averaging with whole weight tensors drawn, the same for all examples."""
 
-    def realise(self, layer: BayesianLayer, batch: int) -> Realised:
+    def realise(self, layer: BayesianModule, batch: int) -> Realised:
         bias = None if layer.biases is None else layer.biases.draw(self.noise)
         return Realised(None, layer.weights.draw(self.noise), bias, None, None)
 
@@ -142,7 +152,7 @@ class WeightPass(Pass):
 class MedianPass(Pass):
     """The median probability model: weights with inclusion above one half, drawn; the others 0."""
 
-    def realise(self, layer: BayesianLayer, batch: int) -> Realised:
+    def realise(self, layer: BayesianModule, batch: int) -> Realised:
         bias = None if layer.biases is None else layer.biases.draw(self.noise)
         return Realised(None, layer.weights.median_draw(self.noise), bias, None, None)
 

@@ -93,9 +93,7 @@ class SpikeSlabPrior(Prior):
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0
-    ) -> None:
+    def __init__(self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
         probability = check_probability(_tensor(inclusion_prob), "inclusion_prob", "SpikeSlabPrior")
         self.register_buffer("inclusion_prob", probability)
@@ -168,10 +166,8 @@ class GammaPrecisionPrior(_Hyper):
 
     def log_prob(self, weight: Tensor) -> Tensor:
         """Joint log density of all entries of ``weight``."""
-        count = torch.full_like(self.raw_shape, float(weight.numel()))
-        return _gamma_precision_log_prob(
-            count, (weight**2).sum(), self._value("shape"), self._value("rate")
-        )
+        count = torch.full_like(self._value("shape"), float(weight.numel()))
+        return _gamma_precision_log_prob(count, (weight**2).sum(), self._value("shape"), self._value("rate"))
 
 
 class HierarchicalPrior(_Hyper):

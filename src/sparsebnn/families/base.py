@@ -112,7 +112,9 @@ def softplus_std(raw: Tensor) -> Tensor:
     return F.softplus(raw)
 
 
-def squared_error(mean: Tensor, prior_mean: Tensor, scale: Tensor | None, scale_square: Tensor | None) -> Tensor:
+def squared_error(
+    mean: Tensor, prior_mean: Tensor, scale: Tensor | None, scale_square: Tensor | None
+) -> Tensor:
     """(mean·scale − prior_mean)², or its average over scales given their first two moments."""
     if scale is None:
         return (mean - prior_mean) ** 2

@@ -12,7 +12,7 @@ from sparsebnn.checks import check_choice, invalid
 from sparsebnn.families.base import Family, Moments, Sample, contract
 from sparsebnn.families.gaussian import Gaussian
 from sparsebnn.families.spike_slab import SpikeSlab
-from sparsebnn.flows import flow
+from sparsebnn.flows import MaskedLinear, flow
 from sparsebnn.initial import Initial, fill
 from sparsebnn.kl import gaussian_log_prob
 from sparsebnn.noise import Noise
@@ -105,7 +105,7 @@ class FlowFamily(Family):
             fill(parameter, self.initial.auxiliary)
         for chain in (self.q_flow, self.r_flow):
             for module in chain.modules():
-                if module is not chain and hasattr(module, "reset_parameters"):
+                if isinstance(module, MaskedLinear | nn.Linear):
                     module.reset_parameters()
 
     def inclusion_prob(self) -> Tensor:

@@ -1,0 +1,1 @@
+"""A name or a file to arrays."""

@@ -1,0 +1,1 @@
+"""Studies: one module per table, figure or question, run by a command."""

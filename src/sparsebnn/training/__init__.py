@@ -1,0 +1,28 @@
+"""Training: the objective, its settings, and replicates trained as one program."""
+
+from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Stopped, TensorBoard
+from sparsebnn.training.checkpoint import CheckpointError
+from sparsebnn.training.loop import Interrupted, Run, train
+from sparsebnn.training.objective import Batch, Objective, Parts
+from sparsebnn.training.schedules import Constant, Cosine, Steps
+from sparsebnn.training.settings import Settings
+
+__all__ = [
+    "Batch",
+    "Callback",
+    "CheckpointError",
+    "Constant",
+    "Cosine",
+    "Epoch",
+    "Interrupted",
+    "JsonLog",
+    "Objective",
+    "Parts",
+    "Progress",
+    "Run",
+    "Settings",
+    "Steps",
+    "Stopped",
+    "TensorBoard",
+    "train",
+]

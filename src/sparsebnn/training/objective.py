@@ -1,0 +1,74 @@
+"""The evidence lower bound of a batch. All scaling happens here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_count
+from sparsebnn.likelihoods import Likelihood
+from sparsebnn.networks import bayesian_layers
+from sparsebnn.noise import Noise
+from sparsebnn.passes import collect_kl
+
+__all__ = ["Batch", "Parts", "Objective"]
+
+
+class Batch(NamedTuple):
+    """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    rows: Tensor
+
+
+class Parts(NamedTuple):
+    """The loss of a batch and what it is made of; ``kl`` is unscaled, in nats."""
+
+    loss: Tensor
+    nll: Tensor
+    kl: Tensor
+    kl_by_layer: Tensor
+
+
+class Objective(nn.Module):
+    r"""Negative evidence lower bound, as a batch estimates it.
+
+    .. math::
+        \sum_{i \in B} w_i \cdot \mathrm{nll}_i + \frac{|B|}{N} \cdot \beta \cdot \mathrm{KL}
+
+    Summed over the batches of an epoch this is :math:`\sum_i w_i\,\mathrm{nll}_i + \beta\,\mathrm{KL}`,
+    whatever the batch size; the objective owns N, so that nobody has to remember it. :math:`\beta` is
+    the temperature times the warm-up factor of the moment; 1 is the Bayes posterior's bound.
+    """
+
+    def __init__(self, network: nn.Module, likelihood: Likelihood, n_data: int) -> None:
+        super().__init__()
+        self.network = network
+        self.likelihood = likelihood
+        self.n_data = check_count(n_data, "n_data", "Objective")
+        self.layer_names = tuple(name or type(layer).__name__ for name, layer in bayesian_layers(network))
+
+    def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
+        with collect_kl(noise) as opened:
+            outputs = self.network(batch.x)
+        nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
+        terms = opened.kl_by_layer()
+        by_layer = torch.stack([_term_of(layer, terms) for _, layer in bayesian_layers(self.network)])
+        kl = by_layer.sum()
+        return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
+
+
+def _term_of(layer: nn.Module, terms: Sequence[tuple[object, Tensor]]) -> Tensor:
+    """The KL a layer left; a layer that this forward did not reach still has its prior to answer to."""
+    for met, kl in terms:
+        if met is layer:
+            return kl
+    raise RuntimeError(
+        f"The layer {layer} was not called by the network's forward, so its KL is unknown. "
+        "Remove it from the module, or keep it out of convert() with keep=[...]."
+    )

@@ -1,0 +1,158 @@
+"""K replicates of one objective, as one program: stacked parameters under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from sparsebnn import counter
+from sparsebnn.checks import invalid
+from sparsebnn.networks import initialise
+from sparsebnn.noise import NoiseSize, Tape
+from sparsebnn.passes import noise_size
+from sparsebnn.training.objective import Batch, Objective, Parts
+
+__all__ = ["Replicas"]
+
+_NORMAL = counter.stream_id("training normal")
+_LOGISTIC = counter.stream_id("training logistic")
+
+
+class Replicas:
+    """The state of K replicates: what is trained, what differs, and what all share.
+
+    Initialisation, data order and noise of a replicate depend on its seed alone, so replicate k is
+    the same alone, among ten or among a hundred. ``vary`` gives buffers (by the end of their name,
+    such as ``prior.inclusion_prob``) one value per replicate.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        seeds: Sequence[int],
+        device: torch.device,
+        vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+    ) -> None:
+        self.seeds = list(seeds)
+        self.objective = copy.deepcopy(objective).train()
+        stacked: dict[str, list[Tensor]] = {}
+        for seed in self.seeds:
+            initialise(self.objective, seed)
+            for name, parameter in self.objective.named_parameters():
+                stacked.setdefault(name, []).append(parameter.detach().clone())
+        self.objective.to(device)
+        self.parameters = {name: torch.stack(ps).to(device) for name, ps in stacked.items()}
+        self.frozen = {n for n, p in self.objective.named_parameters() if not p.requires_grad}
+        self.shared = dict(self.objective.named_buffers())
+        self.varied = self._vary(vary or {})
+        for name in self.varied:
+            del self.shared[name]
+        self.seed_tensor = counter.seed_tensor(self.seeds, device)
+        self.size = NoiseSize(0, 0)
+        if len(self) == 1:
+            # A single replicate runs as the ordinary module it is; its parameters are the stack's.
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+            for name, value in self.varied.items():
+                _owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """The stacked parameters that training moves."""
+        return {n: p for n, p in self.parameters.items() if n not in self.frozen}
+
+    def _vary(self, vary: Mapping[str, Sequence[float] | Tensor]) -> dict[str, Tensor]:
+        varied: dict[str, Tensor] = {}
+        for ending, values in vary.items():
+            names = [n for n in self.shared if n == ending or n.endswith(f".{ending}")]
+            if not names:
+                known = sorted({".".join(n.split(".")[-2:]) for n in self.shared})
+                expected = "the name of a buffer, such as " + ", ".join(known[:6])
+                raise invalid("vary", "train", expected, repr(ending))
+            column = torch.as_tensor(values)
+            if column.shape[:1] != (len(self),):
+                expected = f"one value per replicate ({len(self)})"
+                raise invalid(f"vary[{ending}]", "train", expected, f"shape {tuple(column.shape)}")
+            for name in names:
+                like = self.shared[name]
+                shape = (len(self), *like.shape)
+                entry = column.reshape(len(self), *column.shape[1:], *[1] * (like.dim() + 1 - column.dim()))
+                varied[name] = entry.to(device=like.device, dtype=like.dtype).expand(shape).contiguous()
+        return varied
+
+    def measure(self, x: Tensor) -> NoiseSize:
+        """Find out how much noise a step on a batch like ``x`` takes, and remember it."""
+        if len(self) > 1:
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+        self.size = noise_size(self.objective.network, x)
+        return self.size
+
+    def noise(self, step: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The noise of a step, one row per replicate."""
+        dtype = next(iter(self.parameters.values())).dtype
+        normal = counter.normals(self.seed_tensor, _NORMAL, step, self.size.normal, dtype)
+        logistic = counter.logistics(self.seed_tensor, _LOGISTIC, step, self.size.logistic, dtype)
+        return normal, logistic
+
+    def gradients(
+        self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
+        frozen = {n: self.parameters[n] for n in self.frozen}
+
+        def loss(
+            trained: dict[str, Tensor],
+            fixed: dict[str, Tensor],
+            varied: dict[str, Tensor],
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor,
+            scale: Tensor,
+            normal: Tensor,
+            logistic: Tensor,
+        ) -> tuple[Tensor, Parts]:
+            state = {**trained, **fixed, **self.shared, **varied}
+            one = Batch(x, y, weight, batch.rows)
+            parts = functional_call(self.objective, state, (one, scale, Tape(normal, logistic)))
+            return parts.loss, parts
+
+        gradients, (_, parts) = vmap(grad_and_value(loss, has_aux=True))(
+            self.trained, frozen, self.varied, batch.x, batch.y, batch.weight, beta, *noise
+        )
+        return gradients, parts
+
+    def gradients_single(
+        self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """As :meth:`gradients` for one replicate, without the machinery."""
+        one = Batch(batch.x[0], batch.y[0], batch.weight[0], batch.rows)
+        parts = self.objective(one, beta[0], Tape(noise[0][0], noise[1][0]))
+        named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(parts.loss, [p for _, p in named])
+        stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
+        return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
+
+    def unstack(self, k: int) -> Objective:
+        """Replicate k as an ordinary objective (network and likelihood) of its own."""
+        one = copy.deepcopy(self.objective)
+        with torch.no_grad():
+            for name, parameter in one.named_parameters():
+                parameter.data = self.parameters[name][k].clone()
+            for name, value in self.varied.items():
+                owner, last = _owner_of(one, name)
+                owner.register_buffer(last, value[k].clone())
+        return one.eval()
+
+
+def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that holds a buffer, and the buffer's own name."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last

@@ -1,0 +1,65 @@
+"""How to train: one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparsebnn.checks import check_count, invalid
+from sparsebnn.training.schedules import Cosine, Schedule, schedule
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Epochs, batches, rates and the weight of the KL.
+
+    ``learning_rates`` overrides ``learning_rate`` for parameters whose name ends so (``inclusion_logit``
+    for all inclusion logits, ``prior.raw_rate``, …), and ``schedules`` likewise overrides ``schedule``.
+    ``temperature`` multiplies the KL (1 is the Bayes posterior), reached linearly over the first
+    ``warmup`` share of the epochs.
+
+    >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
+    0.1
+    """
+
+    epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    schedule: str | Schedule = Cosine()
+    schedules: Mapping[str, str | Schedule] = field(default_factory=dict)
+    temperature: float = 1.0
+    warmup: float = 0.0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        check_count(self.epochs, "epochs", "Settings")
+        check_count(self.batch_size, "batch_size", "Settings")
+        rates = {"learning_rate": self.learning_rate, **self.learning_rates}
+        for name, rate in rates.items():
+            if not rate >= 0.0:
+                raise invalid(name, "Settings", "a rate of at least 0", rate)
+        for what, number in (("temperature", self.temperature), ("warmup", self.warmup)):
+            if not number >= 0.0:
+                raise invalid(what, "Settings", "at least 0", number)
+        if self.warmup > 1.0:
+            raise invalid("warmup", "Settings", "a share of the epochs, from 0 to 1", self.warmup)
+        for value in (self.schedule, *self.schedules.values()):
+            schedule(value)
+
+    def beta(self, epoch: int) -> float:
+        """The weight of the KL in an epoch."""
+        ramp = self.warmup * self.epochs
+        return self.temperature * (1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp))
+
+    def group_of(self, parameter: str) -> str:
+        """The longest ending among the groups that fits a parameter's name; '' for the rest."""
+        endings = [e for e in {*self.learning_rates, *self.schedules} if parameter.endswith(e)]
+        return max(endings, key=len, default="")
+
+    def rate(self, group: str, epoch: int) -> float:
+        """The learning rate of a group of parameters in an epoch."""
+        base = self.learning_rates.get(group, self.learning_rate)
+        return base * schedule(self.schedules.get(group, self.schedule)).factor(epoch, self.epochs)
