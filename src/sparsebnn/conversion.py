@@ -96,7 +96,7 @@ def _bayesian(layer: nn.Module, pretrained: bool, options: dict[str, Any]) -> Ba
         )
     if pretrained:
         made.start_from(layer.weight, layer.bias)
-    return made
+    return made.train(layer.training)
 
 
 def convert(

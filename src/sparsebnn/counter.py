@@ -60,7 +60,7 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
 def normals(
     seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """``(K, count)`` standard normal numbers.
+    """``(K, count)`` standard normal numbers; other kinds of numbers need another stream.
 
     >>> alone = normals(seed_tensor([7]), 1, 0, 5)
     >>> among = normals(seed_tensor([3, 7]), 1, 0, 5)

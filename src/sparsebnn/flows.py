@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.tracing import for_compiler
 
 __all__ = ["MaskedLinear", "AutoregressiveStep", "CouplingStep", "Flow", "flow"]
 
@@ -29,8 +30,8 @@ class MaskedLinear(nn.Module):
 
     def __init__(self, in_degree: Tensor, out_degree: Tensor, strict: bool) -> None:
         super().__init__()
-        self.register_buffer("in_degree", in_degree)
-        self.register_buffer("out_degree", out_degree)
+        self.register_buffer("in_degree", in_degree.clone())
+        self.register_buffer("out_degree", out_degree.clone())
         self.strict = strict
         self.weight = nn.Parameter(torch.empty(len(out_degree), len(in_degree)))
         self.bias = nn.Parameter(torch.empty(len(out_degree)))
@@ -50,7 +51,7 @@ class MaskedLinear(nn.Module):
         weight = self.weight * mask
         # A single vector makes this a matrix-vector product. Written as multiply-and-sum the
         # compiler fuses mask, product and sum into one pass over the weights.
-        if x.dim() == 1 and torch.compiler.is_compiling():
+        if x.dim() == 1 and for_compiler():
             return (weight * x).sum(-1) + self.bias
         return F.linear(x, weight, self.bias)
 

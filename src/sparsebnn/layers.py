@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.families import Family, Gaussian, Moments, family_class
 from sparsebnn.initial import Initial
+from sparsebnn.kernels.convolution import Geometry, conv2d_moments, conv2d_replicated
 from sparsebnn.noise import Noise
 from sparsebnn.passes import LocalPass, PosteriorPass, active_pass
 from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior
+from sparsebnn.tracing import for_compiler
 
 __all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
 
@@ -49,7 +51,10 @@ class BayesianLayer(nn.Module):
         kind = family_class(family, type(self).__name__)
         options = dict(family_options or {})
         if kind.name in ("flow", "mnf"):
-            options = {"z_axis": self.z_axis, "squash": self.flow_squash, **options}
+            if options.get("z_axis", self.z_axis) != self.z_axis:
+                expected = f"{self.z_axis}, the axis this layer's op scales"
+                raise invalid("z_axis", type(self).__name__, expected, options["z_axis"])
+            options = {"squash": self.flow_squash, **options, "z_axis": self.z_axis}
         self.family = family
         self._start: tuple[Tensor, Tensor | None] | None = None
         self.weights: Family = kind(weight_shape, prior, initial, **options)  # type: ignore[arg-type,call-arg]
@@ -97,6 +102,7 @@ class BayesianLayer(nn.Module):
             return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
         assert moments.scaled_var is not None
         scale, square = moments.scale, x**2
+        scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1) if self.z_axis == 1 else scale
         fixed = self.op(square, moments.var, bias_var)
         if self.z_axis == 1:
             mean = self.op(x * scale, moments.mean, bias_mean)
@@ -120,6 +126,11 @@ class BayesianLayer(nn.Module):
         opened = PosteriorPass(noise)
         y = opened.output(self, x)
         return y, opened.kl()
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the layer begins at given weights."""
+        return self._start is not None
 
     @torch.no_grad()
     def start_from(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -261,11 +272,14 @@ class _Conv(BayesianLayer):
         return super().forward(x, noise)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: str | tuple[int, ...] = self.padding
-        if self.padding_mode != "zeros":
-            x = F.pad(x, self._pads(), mode=self.padding_mode)
-            padding = (0,) * self.dims
+        x, padding = self._padded(x)
         return self._convolve(x, weight, bias, padding)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, str | tuple[int, ...]]:
+        """The input, padded where the op cannot do it, and the padding left to the op."""
+        if self.padding_mode == "zeros":
+            return x, self.padding
+        return F.pad(x, self._pads(), mode=self.padding_mode), (0,) * self.dims
 
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
@@ -297,7 +311,31 @@ class Conv2d(_Conv):
 
     dims = 2
 
+    def _geometry(self, x: Tensor, padding: str | tuple[int, ...]) -> Geometry | None:
+        """Stride, padding and dilation where the replicated kernel applies: compiled, on CUDA."""
+        if not (for_compiler() and x.is_cuda) or self.groups != 1 or padding == "same":
+            return None
+        pads = [0, 0] if padding == "valid" else [int(p) for p in padding]
+        return list(self.stride), pads, list(self.dilation)
+
+    def output_moments(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        padded, padding = self._padded(x)
+        geometry = self._geometry(x, padding)
+        if geometry is None or moments.scale is not None:
+            return super().output_moments(x, moments, bias_mean, bias_var)
+        mean, var = conv2d_moments(padded, moments.mean, moments.var, geometry)
+        return _add_bias(mean, bias_mean), _add_bias(var, bias_var)
+
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
     ) -> Tensor:
+        geometry = self._geometry(x, padding)
+        if geometry is not None:
+            return _add_bias(conv2d_replicated(x, weight, geometry), bias)
         return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+
+def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias.reshape(-1, 1, 1)

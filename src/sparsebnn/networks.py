@@ -77,9 +77,10 @@ def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
 def initialise(network: nn.Module, seed: int) -> None:
     """Draw every parameter anew; the result depends on the seed alone.
 
-    Modules that come from pretrained weights keep their means. The state of torch's generator is
-    left as it was.
+    In a network converted from pretrained weights the Bayesian layers keep their means and all other
+    modules their weights. The state of torch's generator is left as it was.
     """
+    pretrained = any(layer.pretrained for _, layer in bayesian_layers(network))
     inside: set[nn.Module] = set()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -87,6 +88,8 @@ def initialise(network: nn.Module, seed: int) -> None:
             if module in inside or not hasattr(module, "reset_parameters"):
                 continue
             inside.update(module.modules())
+            if pretrained and not isinstance(module, BayesianLayer):
+                continue
             module.reset_parameters()  # type: ignore[operator]
 
 

@@ -103,6 +103,10 @@ class Pass:
     def kl(self) -> Tensor:
         """The sum of the KL of all layers met."""
         terms = [kl for _, kl in self.kl_by_layer()]
+        if self._met and not terms:
+            raise RuntimeError(
+                f"A {type(self).__name__} gathers no KL. Open a PosteriorPass (collect_kl) instead."
+            )
         if not terms:
             raise RuntimeError(
                 "No Bayesian layer was called inside this pass. "
@@ -122,7 +126,7 @@ class PosteriorPass(Pass):
         sample = weights.sample(self.noise, batch)
         if biases is None:
             return Realised(sample.moments, sample.weight, None, None, sample.kl)
-        if weights.draws_weights:
+        if sample.weight is not None:
             bias = biases.sample_drawn(self.noise)
             return Realised(None, sample.weight, bias.weight, None, sample.kl + bias.kl)
         bias = biases.sample(self.noise)

@@ -118,21 +118,29 @@ class _Hyper(Prior):
 
     drawn = True
 
-    def _learn(self, name: str, value: Value) -> None:
-        positive = check_positive(_tensor(value), name, type(self).__name__)
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: dict[str, bool] = {}
+
+    def _learn(self, name: str, value: Value | None) -> None:
+        """Register a hyperparameter: at the value given, or (None) drawn from U(1, 1.1) at every reset."""
+        self._drawn[f"raw_{name}"] = value is None
+        positive = check_positive(_tensor(1.0 if value is None else value), name, type(self).__name__)
         if positive.ndim:
             advice = "The hyperparameters are shared by all weights of a layer."
             raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)
         self.register_parameter(f"raw_{name}", nn.Parameter(_inverse_softplus(positive)))
 
     def _value(self, name: str) -> Tensor:
-        return F.softplus(self.get_parameter(f"raw_{name}"))
+        raw: Tensor = getattr(self, f"raw_{name}")
+        return F.softplus(raw)
 
     def reset_parameters(self) -> None:
-        """Start every hyperparameter at U(1, 1.1), as the paper's baseline does."""
+        """Start the hyperparameters that were not given at U(1, 1.1), as the paper's baseline does."""
         with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(_inverse_softplus(1.0 + 0.1 * torch.rand_like(parameter)))
+            for name, parameter in self.named_parameters():
+                if self._drawn[name]:
+                    parameter.copy_(_inverse_softplus(1.0 + 0.1 * torch.rand_like(parameter)))
 
 
 def _gamma_precision_log_prob(count: Tensor, sum_squares: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
@@ -159,7 +167,7 @@ class GammaPrecisionPrior(_Hyper):
     :math:`a` (``shape``) and :math:`b` (``rate``) are learned. Used for the biases of LBBNN.
     """
 
-    def __init__(self, shape: Value = 1.0, rate: Value = 1.0) -> None:
+    def __init__(self, shape: Value | None = None, rate: Value | None = None) -> None:
         super().__init__()
         self._learn("shape", shape)
         self._learn("rate", rate)
@@ -193,7 +201,11 @@ class HierarchicalPrior(_Hyper):
     """
 
     def __init__(
-        self, shape: Value = 1.0, rate: Value = 1.0, included: Value = 1.0, excluded: Value = 1.0
+        self,
+        shape: Value | None = None,
+        rate: Value | None = None,
+        included: Value | None = None,
+        excluded: Value | None = None,
     ) -> None:
         super().__init__()
         self._learn("shape", shape)

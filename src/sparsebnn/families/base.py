@@ -14,6 +14,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.initial import Initial
 from sparsebnn.noise import Noise
 from sparsebnn.priors import Prior
+from sparsebnn.tracing import for_compiler
 
 __all__ = ["Family", "Moments", "Sample"]
 
@@ -130,6 +131,6 @@ def contract(vector: Tensor, weight: Tensor, axis: int) -> Tensor:
     pass fewer.
     """
     flat = weight.movedim(axis, 0).flatten(1)
-    if torch.compiler.is_compiling():
+    if for_compiler():
         return (flat * vector.unsqueeze(-1)).sum(0)
     return vector @ flat

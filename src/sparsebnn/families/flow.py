@@ -20,6 +20,7 @@ from sparsebnn.priors import GaussianPrior, Prior, SpikeSlabPrior
 
 __all__ = ["FlowFamily", "MNF"]
 
+_MOST_LOG_VAR = 50.0
 _SQUASH: dict[str, Callable[[Tensor], Tensor]] = {
     "hardtanh": F.hardtanh,
     "tanh": torch.tanh,
@@ -131,7 +132,9 @@ class FlowFamily(Family):
         """log r(z | W, Γ) given s, the contraction of e with the weights, before squashing."""
         activation = _SQUASH[self.squash](s).mean(-1, keepdim=True)
         z_b, log_det = self.r_flow(z)
-        mean, log_var = self.auxiliary_mean * activation, self.auxiliary_log_var * activation
+        # Without squashing (convolutions) nothing else bounds the variance.
+        log_var = (self.auxiliary_log_var * activation).clamp(-_MOST_LOG_VAR, _MOST_LOG_VAR)
+        mean = self.auxiliary_mean * activation
         return gaussian_log_prob(z_b, mean, log_var).sum(-1) + log_det
 
     def _auxiliary_sum(self, moments: Moments, z: Tensor, noise: Noise) -> Tensor:

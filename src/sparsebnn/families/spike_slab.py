@@ -96,10 +96,10 @@ class SpikeSlab(Family):
         noisy = self.inclusion_logit + noise.logistic(self.shape, self.mean)
         relaxed = torch.sigmoid(2.0 * noisy)
         hard = (noisy > 0).to(relaxed.dtype)
-        return self._slab(noise, scale) * (hard + relaxed - relaxed.detach())
+        return self._slab(noise, scale) * (hard + (relaxed - relaxed.detach()))
 
     def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
-        return self._slab(noise, scale) * (self.inclusion_logit > 0)
+        return self._slab(noise, scale) * (self.inclusion_prob() > 0.5)
 
     def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
         """Divergence from a :class:`SpikeSlabPrior`, exact; averaged over scales if given their moments."""

@@ -12,7 +12,7 @@ from sparsebnn.checks import check_finite, check_rows, invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training.objective import Batch
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "gather"]
 
 _ORDER = counter.stream_id("order")
 
@@ -85,10 +85,16 @@ class Batches:
         real = torch.arange(self.per_epoch * self.size, device=self.x.device) < self.rows
         return real.to(dtype).reshape(self.per_epoch, self.size)
 
-    def gather(self, index: Tensor, mask: Tensor) -> Batch:
-        """The batch of these row numbers, ``(size,)`` or ``(K, size)``, with the mask of the batch."""
-        x = self.x[index]
-        if x.dtype == torch.uint8:
-            x = x.to(mask.dtype) / 255.0
-        weight = mask if self.weight is None else mask * self.weight[index]
-        return Batch(x, self.y[index], weight.expand(index.shape), mask.sum())
+    def tensors(self) -> dict[str, Tensor]:
+        """What :func:`gather` reads."""
+        held = {"x": self.x, "y": self.y}
+        return held if self.weight is None else {**held, "weight": self.weight}
+
+
+def gather(data: dict[str, Tensor], index: Tensor, mask: Tensor) -> Batch:
+    """The batch of these row numbers, ``(size,)`` or ``(K, size)``, with the mask of the batch."""
+    x = data["x"][index]
+    if x.dtype == torch.uint8:
+        x = x.to(mask.dtype) / 255.0
+    weight = mask * data["weight"][index] if "weight" in data else mask
+    return Batch(x, data["y"][index], weight.expand(index.shape), mask.sum())

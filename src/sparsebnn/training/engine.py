@@ -1,53 +1,43 @@
 """The step, and how it is run: eagerly, compiled, or captured as one CUDA graph.
 
-A step gathers its batch, makes its noise, and goes forward, backward and through the optimiser, all
-on the device. Rates, KL weight, position and step number are tensors there, so nothing is compiled or
+A step makes its noise, gathers its batch, and goes forward, backward and through the optimiser, all on
+the device. Rates, KL weight, position and step number are tensors there, so nothing is compiled or
 captured twice.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.training.adam import Adam
-from sparsebnn.training.batches import Batches
+from sparsebnn.training.adam import adam, adam_fused
+from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.capture import captured, compiled
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.settings import Settings
 
-__all__ = ["Engine", "matmul_precision"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger("sparsebnn")
-# Compiling takes tens of seconds on a CPU and saves about a third of a step: below this many
-# weight-updates a run does not repay it.
+# Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
+# does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
-
-
-@contextlib.contextmanager
-def matmul_precision(tf32: bool) -> Iterator[None]:
-    """TF32 for matrix products and convolutions inside the scope only."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
+State = dict[str, dict[str, Tensor]]
 
 
 class Engine:
     """Training state on the device and the step that advances it.
 
     ``mode`` is ``"eager"``, ``"compiled"`` or ``"auto"``: compiled and captured on CUDA, compiled on a
-    CPU when the run is long enough to repay it.
+    CPU when the run is long enough to repay it. ``vary`` gives ``temperature``, ``learning_rate`` or
+    ``learning_rates.<group>`` one value per replicate.
     """
 
     def __init__(
@@ -60,30 +50,47 @@ class Engine:
     ) -> None:
         self.replicas, self.batches, self.settings = replicas, batches, settings
         self.groups = sorted({settings.group_of(name) for name in replicas.trained})
-        self.adam = Adam(
-            replicas.trained, {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
-        )
-        device, dtype = batches.x.device, next(iter(replicas.parameters.values())).dtype
-        k, layers = len(replicas), len(replicas.objective.layer_names)
-        self.device, self.dtype = device, dtype
-        self.masks = batches.masks(dtype)
-        self.offsets = torch.arange(batches.size, device=device)
-        self.order = torch.zeros(k, batches.per_epoch * batches.size, dtype=torch.int64, device=device)
-        self.position = torch.zeros((), dtype=torch.int64, device=device)
-        self.step = torch.zeros((), dtype=torch.int64, device=device)
-        self.rates = torch.zeros(len(self.groups), k, dtype=dtype, device=device)
-        self.beta = torch.zeros(k, dtype=dtype, device=device)
-        self.alive = torch.ones(k, dtype=torch.bool, device=device)
-        self.stopped_at = torch.full((k,), -1, dtype=torch.int64, device=device)
-        self.totals = torch.zeros(k, 3, dtype=torch.float64, device=device)
-        self.kl_by_layer = torch.zeros(k, layers, dtype=dtype, device=device)
+        self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
+        self.device = batches.x.device
+        self.state: State = {
+            **replicas.tensors(),
+            "first": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
+            "second": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
+            "data": batches.tensors(),
+            "loop": self._loop_tensors(),
+        }
         self.compile_seconds = 0.0
         self._vary = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
         self._check_vary()
-        replicas.measure(batches.gather(self.offsets % batches.rows, self.masks[0]).x)
+        replicas.measure(self._batch(self.state).x[0])
         check_choice(mode, ("auto", "eager", "compiled"), "mode", "train")
         self.mode = self._choose(mode)
-        self._advance: Callable[[], None] = self._eager_step
+        self._advance: Callable[[], Any] = self._eager_step
+
+    def _loop_tensors(self) -> dict[str, Tensor]:
+        k, layers = len(self.replicas), len(self.replicas.objective.layer_names)
+        dtype, device, batches = self.replicas.dtype, self.device, self.batches
+
+        def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return {
+            "order": zeros(k, batches.per_epoch * batches.size, dtype=torch.int64),
+            "masks": batches.masks(dtype),
+            "offsets": torch.arange(batches.size, device=device),
+            "position": zeros(dtype=torch.int64),
+            "step": zeros(dtype=torch.int64),
+            "rates": zeros(len(self.groups), k),
+            "beta": zeros(k),
+            "alive": torch.ones(k, dtype=torch.bool, device=device),
+            "stopped_at": torch.full((k,), -1, dtype=torch.int64, device=device),
+            "totals": zeros(k, 3, dtype=torch.float64),
+            "kl_by_layer": zeros(k, layers),
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
+        return self.state["loop"][name]
 
     def _check_vary(self) -> None:
         known = ["temperature", "learning_rate", *(f"learning_rates.{g}" for g in self.groups if g)]
@@ -103,110 +110,87 @@ class Engine:
         updates = weights * self.settings.epochs * self.batches.per_epoch
         return "compiled" if updates > _WORTH_COMPILING_ON_CPU else "eager"
 
-    # -- the step -----------------------------------------------------------------------------------
+    # -- the step -------------------------------------------------------------------------------------
 
-    def _batch(self) -> Batch:
+    def _batch(self, state: State) -> Batch:
         """The current batch of every replicate, ``(K, size, …)``."""
-        index = self.order.index_select(1, self.position * self.batches.size + self.offsets)
+        loop = state["loop"]
+        index = loop["order"].index_select(1, loop["position"] * self.batches.size + loop["offsets"])
         # Indexing by a number on the device would send it to the host; selecting does not.
-        mask = self.masks.index_select(0, self.position.unsqueeze(0)).squeeze(0)
-        return self.batches.gather(index, mask)
+        mask = loop["masks"].index_select(0, loop["position"].unsqueeze(0)).squeeze(0)
+        return gather(state["data"], index, mask)
 
-    def _whole_step(self, normal: Tensor, logistic: Tensor) -> None:
-        """Everything after the noise, in operations that neither branch on data nor leave the device."""
-        gradients, parts = self.replicas.gradients(self._batch(), self.beta, (normal, logistic))
-        self._judge(parts)
-        self.adam.update(self.replicas.trained, gradients, self.rates, self.step + 1, self.alive)
-        self._account(parts)
+    def _noise(self, state: State) -> tuple[Tensor, Tensor]:
+        return self.replicas.noise(state["random"]["seeds"], state["loop"]["step"])
 
-    def _judge(self, parts: Parts) -> None:
-        """A replicate whose loss is not finite stops here; the others do not notice."""
-        finite = torch.isfinite(parts.loss)
-        self.stopped_at.copy_(torch.where(self.alive & ~finite, self.step, self.stopped_at))
-        self.alive.logical_and_(finite)
-
-    def _account(self, parts: Parts) -> None:
-        sums = torch.stack([parts.loss, parts.nll, parts.kl], dim=1).to(self.totals.dtype)
-        self.totals.add_(torch.where(self.alive.unsqueeze(1), sums, torch.zeros_like(sums)))
-        self.kl_by_layer.copy_(parts.kl_by_layer)
-        self.position.add_(1)
-        self.step.add_(1)
+    def _step(self, state: State, normal: Tensor, logistic: Tensor) -> None:
+        """All of a step after its noise; it neither branches on data nor leaves the device."""
+        loop = state["loop"]
+        gradients, parts = self.replicas.gradients(
+            state, self._batch(state), loop["beta"], (normal, logistic)
+        )
+        with torch.no_grad():
+            _judge(loop, parts)
+            moments = state["first"], state["second"]
+            rates = loop["rates"], self.group_of
+            adam(state["trained"], gradients, *moments, *rates, loop["step"] + 1, loop["alive"])
+            _account(loop, parts)
 
     def _eager_step(self) -> None:
-        noise = self.replicas.noise(self.step)
-        count = int(self.step) + 1
-        single = len(self.replicas) == 1
-        gradients_of = self.replicas.gradients_single if single else self.replicas.gradients
-        gradients, parts = gradients_of(self._batch(), self.beta, noise)
+        state, loop = self.state, self.state["loop"]
+        noise, batch = self._noise(state), self._batch(state)
+        if len(self.replicas) == 1:
+            gradients, parts = self.replicas.gradients_single(batch, loop["beta"], noise)
+        else:
+            gradients, parts = self.replicas.gradients(state, batch, loop["beta"], noise)
         with torch.no_grad():
-            self._judge(parts)
-            alive = self.alive.tolist()
-            self.adam.update_fused(self.replicas.trained, gradients, self.rates, count, alive)
-            self._account(parts)
-
-    # -- compiling and capturing ----------------------------------------------------------------------
+            _judge(loop, parts)
+            moments, rates = (state["first"], state["second"]), (loop["rates"], self.group_of)
+            count, alive = int(loop["step"]) + 1, loop["alive"].tolist()
+            adam_fused(state["trained"], gradients, *moments, *rates, count, alive)
+            _account(loop, parts)
 
     def prepare(self) -> None:
         """Compile and capture, if that is the mode; on failure say so in one line and stay eager."""
         if self.mode == "eager":
             return
         started = time.perf_counter()
-        kept = self._snapshot()
+        kept = {name: tensor.clone() for name, tensor in self.state["loop"].items()}
+        # Rehearsals change nothing that matters: replicates that are not alive keep their values.
+        self["alive"].fill_(False)
         try:
-            self._advance = self._compile()
+            self._advance = self._fast_step()
         except Exception as error:  # the compiler can fail in too many ways to name
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            lines = str(error).strip().splitlines() or [""]
+            reason = f"{type(error).__name__}: {lines[0]}"[:200]
             _log.warning("Compiling the training step failed (%s); running it eagerly.", reason)
             self.mode, self._advance = "eager", self._eager_step
-        self._restore(kept)
+        for name, tensor in self.state["loop"].items():
+            tensor.copy_(kept[name])
         self.compile_seconds += time.perf_counter() - started
 
-    def _compile(self) -> Callable[[], None]:
-        noise = torch.compile(self.replicas.noise, fullgraph=True, dynamic=False)
-        whole = torch.compile(self._whole_step, fullgraph=True, dynamic=False)
+    def _fast_step(self) -> Callable[[], Any]:
+        """Noise and step are compiled apart: the compiler would otherwise make the noise twice."""
+        noise = compiled(self._noise, self.state)
+        made = noise(self.state)
+        step = compiled(self._step, self.state, *made, fuse=self.device.type == "cuda")
 
-        def step() -> None:
-            with torch.no_grad():
-                whole(*noise(self.step))
+        def whole() -> None:
+            step(self.state, *noise(self.state))
 
-        # Rehearsals change nothing that matters: dead replicates keep their values.
-        self.alive.fill_(False)
         if self.device.type != "cuda":
-            step()
-            return step
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.position.zero_()
-                step()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        self.position.zero_()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        self._graph = graph
-        return graph.replay
+            whole()
+            return whole
 
-    def _counters(self) -> list[Tensor]:
-        return [self.position, self.step, self.alive, self.stopped_at, self.totals, self.kl_by_layer]
-
-    def _snapshot(self) -> list[Tensor]:
-        return [t.clone() for t in self._counters()]
-
-    def _restore(self, kept: list[Tensor]) -> None:
-        for tensor, value in zip(self._counters(), kept):
-            tensor.copy_(value)
+        return captured(whole, rehearsals=min(3, self.batches.per_epoch))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, position: int = 0) -> None:
         """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
         order = self.batches.order(self.replicas.seed_tensor, epoch, self.settings.shuffle)
-        self.order.copy_(order)
-        k = len(self.replicas)
-        one = torch.ones(k, dtype=torch.float64)
+        self["order"].copy_(order)
+        one = torch.ones(len(self.replicas), dtype=torch.float64)
         rates = []
         for group in self.groups:
             rate = self.settings.rate(group, epoch) * one
@@ -215,16 +199,32 @@ class Engine:
                 base = self.settings.learning_rates.get(group, self.settings.learning_rate)
                 rate = rate / base * self._vary[key]
             rates.append(rate)
-        self.rates.copy_(torch.stack(rates))
+        self["rates"].copy_(torch.stack(rates))
         beta = self.settings.beta(epoch) * one
         if "temperature" in self._vary:
             beta = beta / self.settings.temperature * self._vary["temperature"]
-        self.beta.copy_(beta)
-        self.position.fill_(position)
+        self["beta"].copy_(beta)
+        self["position"].fill_(position)
         if position == 0:
-            self.totals.zero_()
+            self["totals"].zero_()
 
     def run(self, steps: int) -> None:
         """Advance by that many steps of the epoch."""
         for _ in range(steps):
             self._advance()
+
+
+def _judge(loop: dict[str, Tensor], parts: Parts) -> None:
+    """A replicate whose loss is not finite stops here; the others do not notice."""
+    finite = torch.isfinite(parts.loss)
+    loop["stopped_at"].copy_(torch.where(loop["alive"] & ~finite, loop["step"], loop["stopped_at"]))
+    loop["alive"].logical_and_(finite)
+
+
+def _account(loop: dict[str, Tensor], parts: Parts) -> None:
+    """Sums for the epoch's report, and one step further."""
+    sums = torch.stack([parts.loss, parts.nll, parts.kl], dim=1).to(loop["totals"].dtype)
+    loop["totals"].add_(torch.where(loop["alive"].unsqueeze(1), sums, torch.zeros_like(sums)))
+    loop["kl_by_layer"].copy_(parts.kl_by_layer)
+    loop["position"].add_(1)
+    loop["step"].add_(1)

@@ -24,7 +24,8 @@ from sparsebnn.networks import bayesian_layers
 from sparsebnn.training import checkpoint
 from sparsebnn.training.batches import Batches
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
-from sparsebnn.training.engine import Engine, matmul_precision
+from sparsebnn.training.capture import matmul_precision
+from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.settings import Settings
@@ -201,11 +202,11 @@ class _Session:
     def _tensors(self) -> dict[str, Tensor]:
         engine, replicas = self.engine, self.engine.replicas
         state = {f"parameter/{n}": t for n, t in replicas.parameters.items()}
-        state.update({f"adam.first/{n}": t for n, t in engine.adam.first.items()})
-        state.update({f"adam.second/{n}": t for n, t in engine.adam.second.items()})
+        for moment in ("first", "second"):
+            state.update({f"adam.{moment}/{n}": t for n, t in engine.state[moment].items()})
         state.update({f"varied/{n}": t for n, t in replicas.varied.items()})
         for name in ("step", "alive", "stopped_at", "totals"):
-            state[f"engine/{name}"] = getattr(engine, name)
+            state[f"loop/{name}"] = engine[name]
         return state
 
     def _signature(self) -> dict[str, Any]:
@@ -321,7 +322,7 @@ class _Session:
             raise Interrupted(f"Interrupted in epoch {self.run.epoch}. {hint}")
 
     def _finished(self, seconds: float) -> Epoch:
-        loss, nll, kl = self.engine.totals.T.tolist()
+        loss, nll, kl = self.engine["totals"].T.tolist()
         per_epoch = self.run.batches.per_epoch
         return Epoch(
             self.run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
@@ -331,7 +332,7 @@ class _Session:
         logits = [p for n, p in self.engine.replicas.parameters.items() if n.endswith("inclusion_logit")]
         if not logits:
             return [1.0] * len(self.run.seeds)
-        kept = sum((p > 0).flatten(1).sum(1) for p in logits)
+        kept = sum((torch.sigmoid(p) > 0.5).flatten(1).sum(1) for p in logits)
         assert isinstance(kept, Tensor)
         return (kept / sum(p[0].numel() for p in logits)).tolist()
 
@@ -339,7 +340,7 @@ class _Session:
 
     def _check_stopped(self) -> None:
         known = {s.replicate for s in self.run.stopped}
-        for k, step in enumerate(self.engine.stopped_at.tolist()):
+        for k, step in enumerate(self.engine["stopped_at"].tolist()):
             if step < 0 or k in known:
                 continue
             stopped = Stopped(k, self.run.seeds[k], step, self._diagnose(k))
@@ -355,7 +356,7 @@ class _Session:
         for name, parameter in self.engine.replicas.parameters.items():
             if not bool(torch.isfinite(parameter[k]).all()):
                 return f"the gradient of {name.removeprefix('network.')} was not finite"
-        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine.kl_by_layer[k]):
+        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
             if not bool(torch.isfinite(kl)):
                 return f"the KL of layer {name} was not finite"
         return "the likelihood was not finite, after the last layer"

@@ -52,6 +52,7 @@ class Replicas:
         for name in self.varied:
             del self.shared[name]
         self.seed_tensor = counter.seed_tensor(self.seeds, device)
+        self.dtype = next(iter(self.parameters.values())).dtype
         self.size = NoiseSize(0, 0)
         if len(self) == 1:
             # A single replicate runs as the ordinary module it is; its parameters are the stack's.
@@ -95,22 +96,34 @@ class Replicas:
         self.size = noise_size(self.objective.network, x)
         return self.size
 
-    def noise(self, step: Tensor | int) -> tuple[Tensor, Tensor]:
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All state that :meth:`gradients` and :meth:`noise` read, by kind and name."""
+        return {
+            "trained": self.trained,
+            "frozen": {n: self.parameters[n] for n in sorted(self.frozen)},
+            "varied": self.varied,
+            "shared": self.shared,
+            "random": {"seeds": self.seed_tensor},
+        }
+
+    def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate."""
-        dtype = next(iter(self.parameters.values())).dtype
-        normal = counter.normals(self.seed_tensor, _NORMAL, step, self.size.normal, dtype)
-        logistic = counter.logistics(self.seed_tensor, _LOGISTIC, step, self.size.logistic, dtype)
+        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
+        logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
         return normal, logistic
 
     def gradients(
-        self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
+        self,
+        state: dict[str, dict[str, Tensor]],
+        batch: Batch,
+        beta: Tensor,
+        noise: tuple[Tensor, Tensor],
     ) -> tuple[dict[str, Tensor], Parts]:
         """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
-        frozen = {n: self.parameters[n] for n in self.frozen}
 
         def loss(
             trained: dict[str, Tensor],
-            fixed: dict[str, Tensor],
+            frozen: dict[str, Tensor],
             varied: dict[str, Tensor],
             x: Tensor,
             y: Tensor,
@@ -119,13 +132,14 @@ class Replicas:
             normal: Tensor,
             logistic: Tensor,
         ) -> tuple[Tensor, Parts]:
-            state = {**trained, **fixed, **self.shared, **varied}
+            everything = {**trained, **frozen, **varied, **state["shared"]}
             one = Batch(x, y, weight, batch.rows)
-            parts = functional_call(self.objective, state, (one, scale, Tape(normal, logistic)))
+            parts = functional_call(self.objective, everything, (one, scale, Tape(normal, logistic)))
             return parts.loss, parts
 
+        stacked = (state["trained"], state["frozen"], state["varied"])
         gradients, (_, parts) = vmap(grad_and_value(loss, has_aux=True))(
-            self.trained, frozen, self.varied, batch.x, batch.y, batch.weight, beta, *noise
+            *stacked, batch.x, batch.y, batch.weight, beta, *noise
         )
         return gradients, parts
 

@@ -1,0 +1,1 @@
+"""Kernels for what compilers leave slow, each with an eager twin it is tested against."""

@@ -1,0 +1,60 @@
+"""From a step to something fast: recorded once, compiled, and on CUDA captured as one graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from sparsebnn.tracing import tracing
+
+__all__ = ["compiled", "captured", "matmul_precision"]
+
+# A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
+# to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
+# parameter and its moments. (Not for code with long chains of shared subexpressions, which would be
+# expanded again and again.)
+_FUSE = {"realize_opcount_threshold": 300, "realize_reads_threshold": 32}
+
+
+@contextlib.contextmanager
+def matmul_precision(tf32: bool) -> Iterator[None]:
+    """TF32 for matrix products and convolutions inside the scope only."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
+def compiled(step: Callable[..., Any], *arguments: Any, fuse: bool = False) -> Callable[..., Any]:
+    """``step`` as compiled code for arguments like these, which it may change in place.
+
+    The step is first recorded as one flat graph of tensor operations: transformations (``vmap``,
+    ``grad``) and custom batching rules are resolved there, and the compiler sees none of them.
+    """
+    with tracing():
+        # The recorder counts a method's own 'self' as an argument, so it gets a function.
+        graph = make_fx(lambda *given: step(*given), tracing_mode="fake")(*arguments)
+    return torch.compile(graph, fullgraph=True, dynamic=False, options=dict(_FUSE) if fuse else None)
+
+
+def captured(step: Callable[[], Any], rehearsals: int = 3) -> Callable[[], None]:
+    """``step`` as one CUDA graph. It runs ``rehearsals`` times first; what they change is the caller's."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(rehearsals):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay

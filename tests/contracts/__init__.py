@@ -1,0 +1,1 @@
+"""Laws that every family, flow and layer obeys, fed from one table (members.py)."""

@@ -1,0 +1,176 @@
+"""networks.py: shapes and counts of the paper's networks, density, and starts that depend on a seed alone."""
+
+import pytest
+import torch
+from torch import nn
+
+from contracts.members import FAMILIES, Nested
+from sparsebnn.checks import InvalidInput
+from sparsebnn.conversion import convert
+from sparsebnn.layers import Conv2d, Linear
+from sparsebnn.networks import bayesian_layers, density, initialise, lenet, mlp
+from sparsebnn.priors import GammaPrecisionPrior, HierarchicalPrior
+
+SMALL_FLOW = {"hidden": (5,)}
+
+
+def test_mlp_shapes():
+    """784-400-600-10: three dense layers with an activation between, none after the last."""
+    network = mlp([784, 400, 600, 10])
+    assert [type(m).__name__ for m in network] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    shapes = [layer.weights.shape for _, layer in bayesian_layers(network)]
+    assert shapes == [(400, 784), (600, 400), (10, 600)]
+    assert network(torch.zeros(2, 784)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("leaky_relu", nn.LeakyReLU), ("gelu", nn.GELU), ("silu", nn.SiLU), ("tanh", nn.Tanh)],
+)
+def test_mlp_activations(name, module):
+    """The named activation stands between the layers."""
+    assert type(mlp([2, 3, 4], activation=name)[1]) is module
+
+
+def test_mlp_passes_options_to_every_layer():
+    """Family, options and bias reach every layer."""
+    network = mlp([2, 3, 4], family="flow", bias=False, family_options=SMALL_FLOW)
+    for _, layer in bayesian_layers(network):
+        assert layer.family == "flow"
+        assert layer.biases is None
+
+
+def test_lenet_is_the_papers():
+    """Conv 1→32 k5, pool, conv 32→48 k5, pool, dense 768-256-84-10: 258,152 weights and 430 biases."""
+    network = lenet()
+    layers = [layer for _, layer in bayesian_layers(network)]
+    assert [layer.weights.shape for layer in layers] == [
+        (32, 1, 5, 5),
+        (48, 32, 5, 5),
+        (256, 768),
+        (84, 256),
+        (10, 84),
+    ]
+    assert [layer.weights.mean.numel() for layer in layers] == [800, 38_400, 196_608, 21_504, 840]
+    assert sum(layer.weights.mean.numel() for layer in layers) == 258_152
+    assert sum(layer.biases.mean.numel() for layer in layers) == 430
+    # A spike-and-slab weight has a mean, a std and an inclusion; a bias a mean and a std.
+    assert sum(p.numel() for p in network.parameters()) == 3 * 258_152 + 2 * 430
+    assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    pools = [m for m in network if isinstance(m, nn.AvgPool2d)]
+    assert [pool.kernel_size for pool in pools] == [2, 2]
+
+
+def test_lenet_dense_layers_may_differ():
+    """``dense`` overrides the options of the dense layers only; classes as asked."""
+    network = lenet(7, family="gaussian", dense={"family": "spike_slab"})
+    kinds = [(type(layer), layer.family) for _, layer in bayesian_layers(network)]
+    assert kinds == [(Conv2d, "gaussian")] * 2 + [(Linear, "spike_slab")] * 3
+    assert network(torch.zeros(1, 1, 28, 28)).shape == (1, 7)
+
+
+@torch.no_grad()
+def test_density_counts():
+    """Share of weights with inclusion above one half, by layer and overall; biases do not count."""
+    network = mlp([2, 3, 4])
+    network[0].weights.inclusion_logit.copy_(torch.tensor([[1.0, -1.0], [0.0, 2.0], [-3.0, -0.1]]))
+    network[2].weights.inclusion_logit.fill_(-1.0)
+    network[2].weights.inclusion_logit[0, 0] = 0.5
+    found = density(network)
+    assert dict(found) == {"0": 2 / 6, "2": 1 / 12}
+    assert found.overall == 3 / 18
+
+
+@torch.no_grad()
+def test_density_of_a_shared_and_of_a_single_layer():
+    """A layer under two names counts once; a layer alone goes by its kind."""
+    layer = Linear(3, 3)
+    layer.weights.inclusion_logit.fill_(-1.0)
+    layer.weights.inclusion_logit[0] = 1.0
+    assert dict(density(layer)) == {"Linear": 1 / 3}
+    assert density(nn.Sequential(layer, nn.ReLU(), layer)).overall == 1 / 3
+    assert dict(density(nn.Sequential(layer, nn.ReLU(), layer))) == {"0": 1 / 3}
+
+
+def test_density_of_dense_families():
+    """Where every weight is there the density is 1."""
+    for family, options in (("gaussian", None), ("mnf", SMALL_FLOW)):
+        assert density(mlp([2, 3], family=family, family_options=options)).overall == 1.0
+
+
+def build(name):
+    member = FAMILIES[name]
+    prior = {"gaussian_gamma": GammaPrecisionPrior, "concrete_hierarchical": HierarchicalPrior}.get(name)
+    return mlp([3, 4, 2], family=member.family, prior=prior and prior(), family_options={**member.options})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_initialise_depends_on_the_seed_alone(name):
+    """Two networks with different pasts are equal after initialise(seed), in every parameter."""
+    torch.manual_seed(1)
+    first = build(name)
+    torch.manual_seed(2)
+    second = build(name)
+    torch.rand(7)
+    before = torch.get_rng_state()
+    initialise(first, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.fill_(3.0)
+    initialise(second, 5)
+    ours, others = first.state_dict(), second.state_dict()
+    assert ours.keys() == others.keys()
+    for key, value in ours.items():
+        assert torch.equal(value, others[key]), key
+    initialise(second, 6)
+    drawn = [
+        key for key, _ in first.named_parameters() if not key.endswith("biases.mean") and ".prior." not in key
+    ]
+    # The biases' means start at 0 for every seed.
+    assert all(not torch.equal(ours[key], second.state_dict()[key]) for key in drawn)
+
+
+@torch.no_grad()
+def test_initialise_keeps_what_was_pretrained():
+    """After convert(pretrained=True) the seed moves neither posterior means nor modules left as they were."""
+    module = Nested()
+    for parameter in module.parameters():
+        parameter.add_(0.1)
+    network = convert(module, pretrained=True, keep=["head"])
+    initialise(network, 3)
+    assert torch.equal(network.stem[0].weights.mean, module.stem[0].weight)
+    assert torch.equal(network.residual.shared.biases.mean, module.residual.shared.bias)
+    assert torch.equal(network.head.weight, module.head.weight)
+    assert torch.equal(network.residual.norm.weight, module.residual.norm.weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: mlp([4]),
+            "The 'sizes' of mlp must be at least an input and an output size. Got [4] instead.",
+        ),
+        (
+            lambda: mlp([4, 0, 2]),
+            "The 'sizes' of mlp must be a whole number of at least 1. Got 0 instead.",
+        ),
+        (
+            lambda: mlp([4, 2], activation="rely"),
+            "The 'activation' of mlp must be one of 'relu', 'leaky_relu', 'gelu', 'silu', 'tanh'. "
+            "Got 'rely' instead. Did you mean 'relu'?",
+        ),
+        (
+            lambda: density(nn.ReLU()),
+            "The 'network' of density must be a module with Bayesian layers. Got ReLU instead. "
+            "Build it with mlp, lenet or convert.",
+        ),
+    ],
+)
+def test_messages(call, message):
+    """Networks that cannot be are refused with the whole message."""
+    with pytest.raises(InvalidInput) as error:
+        call()
+    assert str(error.value) == message
