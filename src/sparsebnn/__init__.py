@@ -1,5 +1,6 @@
 """Sparse Bayesian neural networks: every weight with its posterior inclusion probability."""
 
+from sparsebnn import data, metrics, saving
 from sparsebnn.conversion import convert
 from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
@@ -25,11 +26,14 @@ __all__ = [
     "Uniform",
     "collect_kl",
     "convert",
+    "data",
     "density",
     "forward_with_kl",
     "initialise",
     "lenet",
+    "metrics",
     "mlp",
     "predict",
+    "saving",
     "train",
 ]

@@ -16,7 +16,7 @@ import zlib
 import torch
 from torch import Tensor
 
-__all__ = ["normals", "logistics", "permutations", "seed_tensor", "stream_id"]
+__all__ = ["keys", "logistics", "normals", "permutations", "seed_tensor", "stream_id"]
 
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -47,10 +47,15 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 31) & 0x1FFFFFFFF)
 
 
+def keys(seeds: Tensor, stream: int, step: Tensor | int) -> tuple[Tensor, Tensor]:
+    """The two keys, ``(K,)`` each, that turn an index into the bits of this seed, stream and step."""
+    first = _mix(_mix(seeds * _WEYL + stream) + step)
+    return first, _mix(first ^ _FIRST)
+
+
 def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
     """``(K, count)`` hashes of 64 bits; ``seeds`` and ``step`` broadcast to K."""
-    first = _mix(_mix(seeds * _WEYL + stream) + step)
-    second = _mix(first ^ _FIRST)
+    first, second = keys(seeds, stream, step)
     # The index enters by exclusive or: a compiler may turn index arithmetic into address arithmetic,
     # where the overflow that a product relies on is undefined.
     index = torch.arange(count, device=seeds.device)

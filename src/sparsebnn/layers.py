@@ -325,17 +325,12 @@ class Conv2d(_Conv):
         geometry = self._geometry(x, padding)
         if geometry is None or moments.scale is not None:
             return super().output_moments(x, moments, bias_mean, bias_var)
-        mean, var = conv2d_moments(padded, moments.mean, moments.var, geometry)
-        return _add_bias(mean, bias_mean), _add_bias(var, bias_var)
+        return conv2d_moments(padded, moments.mean, moments.var, bias_mean, bias_var, geometry)
 
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
     ) -> Tensor:
         geometry = self._geometry(x, padding)
         if geometry is not None:
-            return _add_bias(conv2d_replicated(x, weight, geometry), bias)
+            return conv2d_replicated(x, weight, bias, geometry)
         return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
-
-
-def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    return y if bias is None else y + bias.reshape(-1, 1, 1)

@@ -1,4 +1,4 @@
-"""Whether the code at hand is being compiled: some products have one form for compilers, one for eager runs."""
+"""Whether code is being compiled: some products have one form for compilers, one for eager runs."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ __all__ = ["forward", "input_grad", "weight_grad"]
 
 @triton.jit
 def _forward_kernel(
-    x, wm, wv, m, v, B,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,
+    x, wm, wv, bm, bv, m, v, B,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr,
-    PAIR: tl.constexpr, PRECISION: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Rows are (image, output pixel), columns filters; the sum runs over (channel, tap)."""
@@ -51,22 +51,29 @@ def _forward_kernel(
             acc_v = tl.dot(a * a, tl.load(wv + at, mask=there, other=0.0), acc_v, input_precision=PRECISION)
     out = replicate * rows * O + (image[:, None] * O + col[None, :]) * (OH * OW) + pixel[:, None]
     there = (row[:, None] < rows) & (col[None, :] < O)
+    if BIAS:
+        acc_m += tl.load(bm + replicate * O + col, mask=col < O, other=0.0)[None, :]
     tl.store(m + out, acc_m, mask=there)
     if PAIR:
+        if BIAS:
+            acc_v += tl.load(bv + replicate * O + col, mask=col < O, other=0.0)[None, :]
         tl.store(v + out, acc_v, mask=there)
 
 
 @triton.jit
 def _weight_kernel(
-    dm, dv, x, gm, gv, B, K, per_split,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,
+    dm, dv, x, gm, gv, sm, sv, B, K, per_split,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr,
-    PAIR: tl.constexpr, PRECISION: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Rows are filters, columns (channel, tap); each split sums over its share of the output pixels."""
+    """Rows are filters, columns (channel, tap); each split sums over its share of the output pixels.
+
+    The first column of programs also sums the gradients themselves, which is the bias's gradient.
+    """
     TAPS: tl.constexpr = KH * KW
     DEPTH: tl.constexpr = C * TAPS
     replicate = (tl.program_id(2) % K).to(tl.int64)
@@ -80,6 +87,8 @@ def _weight_kernel(
     dv += replicate * rows * O
     acc_m = tl.zeros((BM, BN), tl.float32)
     acc_v = tl.zeros((BM, BN), tl.float32)
+    sum_m = tl.zeros((BM, BK), tl.float32)
+    sum_v = tl.zeros((BM, BK), tl.float32)
     first = split * per_split
     for start in range(0, per_split, BK):
         row = first + start + tl.arange(0, BK)
@@ -92,29 +101,86 @@ def _weight_kernel(
         a = tl.load(x + ((image[:, None] * C + c[None, :]) * H + ih) * W + iw, mask=inside, other=0.0)
         at = (image[None, :] * O + o[:, None]) * (OH * OW) + pixel[None, :]
         there = (o[:, None] < O) & mine[None, :]
-        acc_m = tl.dot(tl.load(dm + at, mask=there, other=0.0), a, acc_m, input_precision=PRECISION)
+        g = tl.load(dm + at, mask=there, other=0.0)
+        acc_m = tl.dot(g, a, acc_m, input_precision=PRECISION)
+        if BIAS:
+            sum_m += g
         if PAIR:
-            acc_v = tl.dot(tl.load(dv + at, mask=there, other=0.0), a * a, acc_v, input_precision=PRECISION)
+            g = tl.load(dv + at, mask=there, other=0.0)
+            acc_v = tl.dot(g, a * a, acc_v, input_precision=PRECISION)
+            if BIAS:
+                sum_v += g
     out = (split * K + replicate) * O * DEPTH + o[:, None] * DEPTH + k[None, :]
     there = (o[:, None] < O) & (k[None, :] < DEPTH)
     tl.store(gm + out, acc_m, mask=there)
     if PAIR:
         tl.store(gv + out, acc_v, mask=there)
+    if BIAS and tl.program_id(1) == 0:
+        tl.store(sm + (split * K + replicate) * O + o, tl.sum(sum_m, 1), mask=o < O)
+        if PAIR:
+            tl.store(sv + (split * K + replicate) * O + o, tl.sum(sum_v, 1), mask=o < O)
 
 
 @triton.jit
-def _input_kernel(
-    dm, dv, x, wm, wv, dx, B,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,
+def _forward_kernel_last(
+    x, wm, wv, bm, bv, m, v, B,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr,
-    PAIR: tl.constexpr, PRECISION: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Rows are (image, input pixel), columns channels; the sum runs over (tap, filter)."""
-    TAPS: tl.constexpr = KH * KW
-    DEPTH: tl.constexpr = O * TAPS
+    """As above for many channels: x is (B, H, W, C), weights (taps, C, O); one tap at a time."""
+    BLOCKS: tl.constexpr = (C + BK - 1) // BK
+    replicate = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    col = tl.program_id(1) * BN + tl.arange(0, BN)
+    rows = B * OH * OW
+    image, pixel = row // (OH * OW), row % (OH * OW)
+    oh, ow = pixel // OW, pixel % OW
+    x += replicate * B * C * H * W
+    wm += replicate * O * C * KH * KW
+    wv += replicate * O * C * KH * KW
+    acc_m = tl.zeros((BM, BN), tl.float32)
+    acc_v = tl.zeros((BM, BN), tl.float32)
+    for step in range(KH * KW * BLOCKS):
+        tap = step // BLOCKS
+        c = (step % BLOCKS) * BK + tl.arange(0, BK)
+        ih = oh * SH - PH + (tap // KW) * DH
+        iw = ow * SW - PW + (tap % KW) * DW
+        inside = (row < rows) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        at = ((image * H + ih) * W + iw) * C
+        a = tl.load(x + at[:, None] + c[None, :], mask=inside[:, None] & (c[None, :] < C), other=0.0)
+        weight_at = (tap * C + c)[:, None] * O + col[None, :]
+        there = (c[:, None] < C) & (col[None, :] < O)
+        acc_m = tl.dot(a, tl.load(wm + weight_at, mask=there, other=0.0), acc_m, input_precision=PRECISION)
+        if PAIR:
+            b = tl.load(wv + weight_at, mask=there, other=0.0)
+            acc_v = tl.dot(a * a, b, acc_v, input_precision=PRECISION)
+    out = replicate * rows * O + (image[:, None] * O + col[None, :]) * (OH * OW) + pixel[:, None]
+    there = (row[:, None] < rows) & (col[None, :] < O)
+    if BIAS:
+        acc_m += tl.load(bm + replicate * O + col, mask=col < O, other=0.0)[None, :]
+    tl.store(m + out, acc_m, mask=there)
+    if PAIR:
+        if BIAS:
+            acc_v += tl.load(bv + replicate * O + col, mask=col < O, other=0.0)[None, :]
+        tl.store(v + out, acc_v, mask=there)
+
+
+@triton.jit
+def _input_kernel_last(
+    dm, dv, x, wm, wv, dx, B,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Rows are (image, input pixel), columns channels; gradients (B, H', W', O), weights (taps, O, C)."""
+    BLOCKS: tl.constexpr = (O + BK - 1) // BK
     replicate = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -123,29 +189,29 @@ def _input_kernel(
     h, w = pixel // W, pixel % W
     dm += replicate * B * O * OH * OW
     dv += replicate * B * O * OH * OW
-    wm += replicate * O * C * TAPS
-    wv += replicate * O * C * TAPS
+    wm += replicate * O * C * KH * KW
+    wv += replicate * O * C * KH * KW
     acc_m = tl.zeros((BM, BN), tl.float32)
     acc_v = tl.zeros((BM, BN), tl.float32)
-    for start in range(0, DEPTH, BK):
-        k = start + tl.arange(0, BK)
-        o, tap = k // TAPS, k % TAPS
-        th = h[:, None] + PH - (tap // KW)[None, :] * DH
-        tw = w[:, None] + PW - (tap % KW)[None, :] * DW
+    for step in range(KH * KW * BLOCKS):
+        tap = step // BLOCKS
+        o = (step % BLOCKS) * BK + tl.arange(0, BK)
+        th = h + PH - (tap // KW) * DH
+        tw = w + PW - (tap % KW) * DW
         oh, ow = th // SH, tw // SW
-        inside = (row[:, None] < rows) & (k[None, :] < DEPTH) & (th >= 0) & (tw >= 0)
-        inside = inside & (oh < OH) & (ow < OW)
+        inside = (row < rows) & (th >= 0) & (tw >= 0) & (oh < OH) & (ow < OW)
         if SH > 1 or SW > 1:
             inside = inside & (th % SH == 0) & (tw % SW == 0)
-        at = ((image[:, None] * O + o[None, :]) * OH + oh) * OW + ow
-        weight_at = (o[:, None] * C + c[None, :]) * TAPS + tap[:, None]
-        there = (k[:, None] < DEPTH) & (c[None, :] < C)
-        a = tl.load(dm + at, mask=inside, other=0.0)
-        acc_m = tl.dot(a, tl.load(wm + weight_at, mask=there, other=0.0), acc_m, input_precision=PRECISION)
+        at = (((image * OH + oh) * OW + ow) * O)[:, None] + o[None, :]
+        known = inside[:, None] & (o[None, :] < O)
+        weight_at = (tap * O + o)[:, None] * C + c[None, :]
+        there = (o[:, None] < O) & (c[None, :] < C)
+        g = tl.load(dm + at, mask=known, other=0.0)
+        acc_m = tl.dot(g, tl.load(wm + weight_at, mask=there, other=0.0), acc_m, input_precision=PRECISION)
         if PAIR:
-            a = tl.load(dv + at, mask=inside, other=0.0)
+            g = tl.load(dv + at, mask=known, other=0.0)
             b = tl.load(wv + weight_at, mask=there, other=0.0)
-            acc_v = tl.dot(a, b, acc_v, input_precision=PRECISION)
+            acc_v = tl.dot(g, b, acc_v, input_precision=PRECISION)
     out = replicate * rows * C + (image[:, None] * C + c[None, :]) * (H * W) + pixel[:, None]
     there = (row[:, None] < rows) & (c[None, :] < C)
     if PAIR:
@@ -168,52 +234,77 @@ def _precision() -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def forward(x: Tensor, wm: Tensor, wv: Tensor, geometry, pair: bool) -> tuple[Tensor, Tensor]:
+def _last(t: Tensor) -> Tensor:
+    """(K, B, C, H, W) to (K, B, H, W, C)."""
+    return t.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _many(channels: int) -> bool:
+    """Whether one tap's channels fill a tile of the matrix units."""
+    return channels >= 16
+
+
+def forward(
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, geometry, pair: bool
+) -> tuple[Tensor, Tensor]:
     from sparsebnn.kernels.convolution import _output_size
 
     size = _output_size(x, wm, geometry)
-    k, b, o = x.shape[0], x.shape[1], wm.shape[1]
+    k, b, c, o = x.shape[0], x.shape[1], x.shape[2], wm.shape[1]
     m = x.new_empty(k, b, o, *size)
     v = torch.empty_like(m) if pair else x.new_empty(0)
-    bm, bn = 128, _tile(o, 64)
-    bk = _tile(wm[0, 0].numel(), 32)
-    grid = (triton.cdiv(b * size[0] * size[1], bm), triton.cdiv(o, bn), k)
-    _forward_kernel[grid](
-        x, wm, wv, m, v, b, *_shape(x, wm, size, geometry), pair, _precision(), bm, bn, bk,
-        num_warps=8 if bn > 32 else 4, num_stages=3,
+    tile_m, tile_n = 128, _tile(o, 64)
+    grid = (triton.cdiv(b * size[0] * size[1], tile_m), triton.cdiv(o, tile_n), k)
+    if _many(c):
+        kernel, depth = _forward_kernel_last, 32 if c % 32 == 0 else 16
+        given = (_last(x), *(w.permute(0, 3, 4, 2, 1).contiguous() for w in (wm, wv)))
+    else:
+        kernel, depth, given = _forward_kernel, _tile(wm[0, 0].numel(), 32), (x, wm, wv)
+    kernel[grid](
+        *given, bm, bv, m, v, b, *_shape(x, wm, size, geometry),
+        pair, bm.numel() > 0, _precision(), tile_m, tile_n, depth,
+        num_warps=8 if tile_n > 32 else 4, num_stages=3,
     )  # fmt: skip
     return m, v
 
 
-def weight_grad(dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, geometry, pair: bool) -> tuple[Tensor, Tensor]:
+def weight_grad(
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, geometry, pair: bool, bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     k, b, o = dm.shape[:3]
     size, depth = (dm.shape[3], dm.shape[4]), wm[0, 0].numel()
     rows = b * size[0] * size[1]
-    bm, bn, bk = _tile(o, 64), _tile(depth, 128), 32
-    tiles = triton.cdiv(o, bm) * triton.cdiv(depth, bn) * k
+    tile_m, tile_n, tile_k = _tile(o, 64), _tile(depth, 128), 32
+    tiles = triton.cdiv(o, tile_m) * triton.cdiv(depth, tile_n) * k
     # Enough programs to fill the device twice over; every split writes its own partial sum, and the
     # partial sums are added in a fixed order, so the result does not depend on timing.
-    splits = max(1, min(triton.cdiv(rows, 4 * bk), 528 // tiles + 1))
-    per_split = triton.cdiv(triton.cdiv(rows, splits), bk) * bk
+    splits = max(1, min(triton.cdiv(rows, 4 * tile_k), 528 // tiles + 1))
+    per_split = triton.cdiv(triton.cdiv(rows, splits), tile_k) * tile_k
     splits = triton.cdiv(rows, per_split)
+    none = x.new_empty(0)
     gm = x.new_empty(splits, *wm.shape)
-    gv = torch.empty_like(gm) if pair else x.new_empty(0)
-    grid = (triton.cdiv(o, bm), triton.cdiv(depth, bn), k * splits)
+    gv = torch.empty_like(gm) if pair else none
+    sm = x.new_empty(splits, k, o) if bias else none
+    sv = torch.empty_like(sm) if bias and pair else none
+    grid = (triton.cdiv(o, tile_m), triton.cdiv(depth, tile_n), k * splits)
     _weight_kernel[grid](
-        dm, dv, x, gm, gv, b, k, per_split, *_shape(x, wm, size, geometry), pair, _precision(), bm, bn, bk,
-        num_warps=8 if bn > 64 else 4, num_stages=3,
+        dm, dv, x, gm, gv, sm, sv, b, k, per_split, *_shape(x, wm, size, geometry),
+        pair, bias, _precision(), tile_m, tile_n, tile_k,
+        num_warps=8 if tile_n > 64 else 4, num_stages=3,
     )  # fmt: skip
-    return gm.sum(0), gv.sum(0) if pair else gv
+    return tuple(partial.sum(0) if partial.numel() else none.clone() for partial in (gm, gv, sm, sv))
 
 
 def input_grad(dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, geometry, pair: bool) -> Tensor:
     k, b, c, h, width = x.shape
-    size = (dm.shape[3], dm.shape[4])
+    size, o = (dm.shape[3], dm.shape[4]), dm.shape[2]
     dx = torch.empty_like(x)
-    bm, bn, bk = 128, _tile(c, 64), 32
-    grid = (triton.cdiv(b * h * width, bm), triton.cdiv(c, bn), k)
-    _input_kernel[grid](
-        dm, dv, x, wm, wv, dx, b, *_shape(x, wm, size, geometry), pair, _precision(), bm, bn, bk,
-        num_warps=8 if bn > 32 else 4, num_stages=3,
+    tile_m, tile_n, tile_k = 128, _tile(c, 64), 32 if o % 32 == 0 else 16
+    grid = (triton.cdiv(b * h * width, tile_m), triton.cdiv(c, tile_n), k)
+    taps_first = [w.permute(0, 3, 4, 1, 2).contiguous() for w in (wm, wv)]
+    _input_kernel_last[grid](
+        _last(dm), _last(dv) if pair else dv, x, *taps_first, dx, b, *_shape(x, wm, size, geometry),
+        pair, False, _precision(), tile_m, tile_n, tile_k,
+        num_warps=8 if tile_n > 32 else 4, num_stages=3,
     )  # fmt: skip
     return dx

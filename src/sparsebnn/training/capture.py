@@ -17,7 +17,12 @@ __all__ = ["compiled", "captured", "matmul_precision"]
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
 # parameter and its moments. (Not for code with long chains of shared subexpressions, which would be
 # expanded again and again.)
-_FUSE = {"realize_opcount_threshold": 300, "realize_reads_threshold": 32}
+_FUSE: dict[str, str | int | bool] = {
+    "realize_opcount_threshold": 300,
+    "realize_reads_threshold": 32,
+    # The flows' steps are many small independent kernels; together they fill the device.
+    "combo_kernels": True,
+}
 
 
 @contextlib.contextmanager

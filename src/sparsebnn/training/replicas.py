@@ -11,6 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from sparsebnn import counter
 from sparsebnn.checks import invalid
+from sparsebnn.kernels import noise as kernels
 from sparsebnn.networks import initialise
 from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import noise_size
@@ -108,8 +109,8 @@ class Replicas:
 
     def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate."""
-        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
-        logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
+        normal = kernels.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
+        logistic = kernels.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
         return normal, logistic
 
     def gradients(

@@ -1,0 +1,86 @@
+"""The command line: parse, dispatch, print. No numerics here."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.storage import StorageError
+from sparsebnn.training import Interrupted
+
+__all__ = ["main"]
+
+_WITHOUT_TYPER = (
+    "Error: the command line needs 'typer': pip install 'sparsebnn[cli]'. "
+    "Every experiment also runs without it: python -m sparsebnn.experiments.demo"
+)
+
+
+@contextlib.contextmanager
+def _one_line_errors(debug: bool) -> Iterator[None]:
+    """What the user can put right is told in one line; the traceback comes with ``--debug``."""
+    try:
+        yield
+    except Interrupted as error:
+        print(f"\n{error}", file=sys.stderr)
+        raise SystemExit(130) from error
+    except (InvalidInput, StorageError, ImportError, FloatingPointError, OSError) as error:
+        if debug:
+            raise
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def _app() -> Any:
+    import typer
+
+    app = typer.Typer(
+        name="sparsebnn",
+        help=sparsebnn.__doc__,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    def version(wanted: bool) -> None:
+        if wanted:
+            print(f"sparsebnn {sparsebnn.__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def options(
+        _: bool = typer.Option(
+            False, "--version", callback=version, is_eager=True, help="Print the version."
+        ),
+    ) -> None: ...
+
+    @app.command()
+    def demo(
+        out: Path = typer.Option(Path("runs/demo"), help="Folder for model, picture and figures."),
+        seed: int = typer.Option(0, help="Seed of the first of three replicates."),
+        epochs: int = typer.Option(100, help="Passes over the data."),
+        quiet: bool = typer.Option(False, "--quiet", help="No progress."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Train LBBNN-FLOW on handwritten digits, beside a deterministic network."""
+        with _one_line_errors(debug):
+            from sparsebnn.experiments import demo as study
+
+            study.show(study.run(study.Spec(seed=seed, epochs=epochs), out, quiet))
+
+    return app
+
+
+def main() -> None:
+    """The ``sparsebnn`` command."""
+    try:
+        app = _app()
+    except ImportError:
+        print(_WITHOUT_TYPER, file=sys.stderr)
+        raise SystemExit(1) from None
+    app()

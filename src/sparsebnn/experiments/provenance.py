@@ -1,0 +1,134 @@
+"""Where a number comes from: every result file carries the command, commit, versions, seeds and seconds.
+
+A study is a module of this package with a frozen ``Spec`` and rows; these few functions are what the
+studies share: their command line, their result file, their picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sparsebnn
+
+__all__ = ["COLOURS", "Study", "arguments", "commit", "rounded", "write_json"]
+
+# Okabe and Ito's palette, told apart by every kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
+
+
+def arguments(name: str, claim: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line of a study: ``--out``, ``--quick``, ``--seed``.
+
+    >>> arguments("bound", "The bound is a bound.", ["--quick"]).seed
+    0
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m sparsebnn.experiments.{name}", description=claim)
+    parser.add_argument("--out", type=Path, help="folder that receives results/ and docs/images/")
+    parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
+    parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")
+    given = parser.parse_args(argv)
+    if given.out is None:
+        # A rehearsal must not overwrite the results that the documentation quotes.
+        given.out = Path("runs") if given.quick else Path(".")
+    return given
+
+
+def _git(*words: str) -> str | None:
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def commit() -> str | None:
+    """The commit the package stands at, ``+changes`` if files differ from it; None outside git."""
+    head = _git("rev-parse", "HEAD")
+    if head is None:
+        return None
+    return f"{head}+changes" if _git("status", "--porcelain") else head
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Numbers to ``digits`` significant digits, through lists and mappings; NaN becomes None.
+
+    >>> rounded({"a": [1.23456789, float("nan")]}, digits=3)
+    {'a': [1.23, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: rounded(entry, digits) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry, digits) for entry in value]
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if np.isfinite(value) else None
+    return value
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write all of it or nothing: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+@dataclass
+class Study:
+    """One run of a study, from its start to its files."""
+
+    name: str
+    given: argparse.Namespace
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def figure(self) -> Path:
+        """Where the picture goes."""
+        path = Path(self.given.out) / "docs" / "images" / f"{self.name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """What made the rows. The output folder is left out: it names a machine, not a result."""
+        words = ["python", "-m", f"sparsebnn.experiments.{self.name}"]
+        words += ["--quick"] if self.given.quick else []
+        words += ["--seed", str(self.given.seed)] if self.given.seed else []
+        return {
+            "command": " ".join(words),
+            "commit": commit(),
+            "versions": {
+                "sparsebnn": sparsebnn.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "seeds": list(seeds),
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "seconds": round(time.perf_counter() - self.began, 1),
+        }
+
+    def save(self, spec: Any, seeds: Sequence[int], **content: Any) -> Path:
+        """Write ``results/<name>/<name>.json``: provenance, spec, and what the study found."""
+        path = Path(self.given.out) / "results" / self.name / f"{self.name}.json"
+        record = {
+            "experiment": self.name,
+            "provenance": self.provenance(seeds),
+            "spec": dataclasses.asdict(spec),
+            **content,
+        }
+        write_json(path, rounded(record))
+        return path

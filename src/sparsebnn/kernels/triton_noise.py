@@ -1,0 +1,48 @@
+"""The Triton kernel behind :mod:`sparsebnn.kernels.noise`; imported only where CUDA is used."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["block"]
+
+
+@triton.jit
+def _mix(x):
+    """The splitmix64 finaliser; the masks make the shifts logical."""
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+@triton.jit
+def _kernel(out, first, second, half, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
+    replicate = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bits = _mix(_mix(i.to(tl.int64) ^ tl.load(first + replicate)) ^ tl.load(second + replicate))
+    if NORMAL:
+        unit = (((bits >> 32) & 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+        angle = (bits & 0xFFFFFFFF).to(tl.float32) * 1.4629180792671596e-09
+        radius = tl.sqrt(-2.0 * tl.log(unit))
+        one, two = radius * tl.cos(angle), radius * tl.sin(angle)
+    else:
+        u = (((bits >> 41) & 0x7FFFFF).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+        w = (((bits >> 9) & 0x7FFFFF).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+        # 1 - u is exact here: u has 24 bits.
+        one, two = tl.log(u) - tl.log(1.0 - u), tl.log(w) - tl.log(1.0 - w)
+    out += replicate * count
+    tl.store(out + i, one, mask=i < half)
+    tl.store(out + half + i, two, mask=half + i < count)
+
+
+def block(first: Tensor, second: Tensor, count: int, normal: bool) -> Tensor:
+    """``(K, count)`` standard normal or logistic numbers for these keys."""
+    out = torch.empty(len(first), count, dtype=torch.float32, device=first.device)
+    half, size = (count + 1) // 2, 1024
+    _kernel[(triton.cdiv(half, size), len(first))](out, first, second, half, count, normal, size, num_warps=4)
+    return out

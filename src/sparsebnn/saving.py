@@ -1,0 +1,62 @@
+"""Trained networks as files: the state and whatever should be remembered of it, without pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparsebnn import storage
+from sparsebnn.checks import invalid
+
+__all__ = ["ModelError", "save", "load_state"]
+
+
+class ModelError(storage.StorageError):
+    """A model file that cannot be written or must not be used; the message says why."""
+
+
+_KIND = storage.Kind(
+    noun="model",
+    version=1,
+    error=ModelError,
+    if_unwritable="Free space or choose another folder, then save again.",
+    if_missing="Check the path, or save a network there first.",
+    if_other_version="Load it with the release that wrote it.",
+    if_damaged="Save the network again.",
+)
+
+
+def _state(network: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and persistent buffer, one used in two places once."""
+    persistent = network.state_dict()
+    named = (*network.named_parameters(), *network.named_buffers())
+    return {name: tensor for name, tensor in named if name in persistent}
+
+
+def save(network: nn.Module, path: str | Path, **metadata: Any) -> Path:
+    """Write a network's state, and ``metadata`` (anything JSON can hold), to one safetensors file.
+
+    >>> import sparsebnn, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(sparsebnn.mlp([4, 8, 3]), f"{folder}/model.safetensors", sizes=[4, 8, 3])
+    ...     load_state(path, sparsebnn.mlp([4, 8, 3]))
+    {'sizes': [4, 8, 3]}
+    """
+    try:
+        json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise invalid("metadata", "save", "what JSON can hold", str(error)) from error
+    target = Path(path)
+    storage.write(_KIND, target, _state(network), metadata)
+    return target
+
+
+def load_state(path: str | Path, network: nn.Module) -> dict[str, Any]:
+    """Load a saved state into a network of the same make; returns the metadata saved beside it."""
+    source = Path(path)
+    tensors, metadata = storage.read(_KIND, source)
+    storage.restore(_KIND, _state(network), tensors, source)
+    return metadata

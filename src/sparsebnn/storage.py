@@ -1,0 +1,119 @@
+"""Tensors and a JSON header in one safetensors file, written whole or not at all; no pickle.
+
+Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kind", "StorageError", "read", "restore", "write"]
+
+
+class StorageError(RuntimeError):
+    """A file that cannot be written or must not be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a file says it is, and how messages speak of it: a noun, and what to do when it fails."""
+
+    noun: str
+    version: int
+    error: type[StorageError]
+    if_unwritable: str
+    if_missing: str
+    if_other_version: str
+    if_damaged: str
+
+    @property
+    def format(self) -> str:
+        return f"sparsebnn-{self.noun}"
+
+
+def _safetensors(noun: str) -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        plural = f"{noun.capitalize()}s"
+        raise ImportError(f"{plural} need 'safetensors': pip install 'sparsebnn[save]'") from error
+    return safetensors
+
+
+def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """Replace ``path`` by a new file; if anything fails the old one stays as it was."""
+    library = _safetensors(kind.noun)
+    # The header is a string-to-string map, so the JSON is one entry of it.
+    meta = {"format": kind.format, "version": str(kind.version), "json": json.dumps(header)}
+    payload = library.torch.save(
+        {name: t.detach().to("cpu").contiguous() for name, t in tensors.items()}, metadata=meta
+    )
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        kept = f"; the previous {kind.noun} is intact" if path.exists() else ""
+        raise kind.error(
+            f"The {kind.noun} {path} could not be written ({error.strerror or error}){kept}. "
+            f"{kind.if_unwritable}"
+        ) from error
+    finally:
+        # Gone already if all went well.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def read(kind: Kind, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header; refuses what is truncated, foreign or of another version."""
+    library = _safetensors(kind.noun)
+    if not path.exists():
+        raise kind.error(f"There is no {kind.noun} at {path}. {kind.if_missing}")
+    try:
+        with library.safe_open(str(path), framework="pt", device="cpu") as file:
+            meta = file.metadata() or {}
+            if meta.get("format") != kind.format:
+                raise kind.error(f"{path} is not a sparsebnn {kind.noun} (format {meta.get('format')!r}).")
+            if meta.get("version") != str(kind.version):
+                raise kind.error(
+                    f"{path} has {kind.noun} version {meta.get('version')}; "
+                    f"this release reads {kind.version}. {kind.if_other_version}"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, json.loads(meta["json"])
+    except StorageError:
+        raise
+    except Exception as error:  # safetensors, JSON and the file system each have their own
+        raise kind.error(f"{path} is damaged or truncated ({error}). {kind.if_damaged}") from error
+
+
+def restore(kind: Kind, target: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Copy stored tensors into ``target``; both must hold the same names, shapes and types."""
+    other = f"{path} belongs to another network"
+    for name, tensor in target.items():
+        if name not in stored:
+            raise kind.error(f"{other}: it has no '{name}'.")
+        if stored[name].shape != tensor.shape or stored[name].dtype != tensor.dtype:
+            raise kind.error(
+                f"{other}: '{name}' is {tuple(stored[name].shape)} {stored[name].dtype} there "
+                f"and {tuple(tensor.shape)} {tensor.dtype} here."
+            )
+    extra = sorted(set(stored) - set(target))
+    if extra:
+        raise kind.error(f"{other}: '{extra[0]}' does not exist here.")
+    with torch.no_grad():
+        for name, tensor in target.items():
+            tensor.copy_(stored[name])

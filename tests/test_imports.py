@@ -1,0 +1,55 @@
+"""What importing the library loads, what it offers, and that the rooms are written down."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparsebnn
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("sklearn", "scipy", "matplotlib", "typer", "rich", "safetensors", "pandas", "triton", "zuko")
+
+
+def loaded_by(statement):
+    """Which of the heavy packages a fresh interpreter has loaded after ``statement``."""
+    code = f"{statement}\nimport sys\nprint([n for n in {HEAVY!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_library_loads_nothing_heavy():
+    # What torch itself loads is torch's business.
+    assert loaded_by("import sparsebnn, sparsebnn.training, sparsebnn.cli") == loaded_by("import torch")
+    assert not set(re.findall(r"\w+", loaded_by("import torch"))) & set(HEAVY[:7])
+
+
+def test_the_probe_sees_a_heavy_import():
+    assert "safetensors" in loaded_by("import safetensors")
+
+
+def test_about_twenty_public_names():
+    assert 15 <= len(sparsebnn.__all__) <= 25
+    assert len(set(sparsebnn.__all__)) == len(sparsebnn.__all__)
+
+
+@pytest.mark.parametrize("name", sparsebnn.__all__)
+def test_public_names_are_documented(name):
+    thing = getattr(sparsebnn, name)
+    own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert own, f"{name} has no docstring of its own"
+    assert not own.startswith(f"{name}("), f"{name} has only what dataclass generates"
+
+
+def _rooms():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    layers = re.search(r"^layers = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1]
+    return re.findall(r"\w+", layers)
+
+
+@pytest.mark.parametrize("room", _rooms())
+def test_every_room_is_in_the_architecture(room):
+    assert re.search(rf"\b{room}\b", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
