@@ -22,6 +22,8 @@ def _checked(probs: Tensor, labels: Tensor, owner: str) -> tuple[Tensor, Tensor]
         got = f"shapes {tuple(p.shape)} and {tuple(y.shape)}"
         raise invalid("probs", owner, "of shape (rows, classes) with a vector of labels", got)
     check_rows([("probs", p.shape[0]), ("labels", y.shape[0])], owner)
+    if y.is_floating_point():
+        raise invalid("labels", owner, "whole numbers", y.dtype)
     check_finite(p, "probs", owner)
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= p.shape[1]:

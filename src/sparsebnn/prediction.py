@@ -114,6 +114,7 @@ def draw_outputs(
     the same for every batch of rows. ``memory`` bounds the noise held at a time, in bytes.
     """
     _check_input(x, n_draws, "predict")
+    check_count(batch_size, "batch_size", "predict")
     kind = pass_for(network, model, draws)
     shared = kind is not LocalPass
     like = next(network.parameters())
@@ -121,6 +122,8 @@ def draw_outputs(
     for start in range(0, x.shape[0], batch_size):
         rows = slice(start, min(start + batch_size, x.shape[0]))
         batch = x[rows].to(device=like.device, dtype=like.dtype)
+        # Pixels: the same scale as in training.
+        batch = batch / 255.0 if x.dtype == torch.uint8 else batch
         size = noise_size(network, batch, kind)
         per_draw = (size.normal + size.logistic + 1) * like.element_size()
         chunk = max(1, min(n_draws, memory // per_draw))

@@ -34,9 +34,9 @@ def adam(
     Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
     row; ``count`` is t, from 1. Replicates that are not ``alive`` keep their values.
     """
-    dtype = rates.dtype
-    correct1 = 1.0 - BETAS[0] ** count.to(dtype)
-    correct2 = torch.sqrt(1.0 - BETAS[1] ** count.to(dtype))
+    # In single precision 1 - 0.999^t would lose half its digits.
+    correct1 = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
+    correct2 = torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
     for name, p in parameters.items():
         g, m, v = gradients[name], first[name], second[name]
         per_replicate = (-1, *[1] * (p.dim() - 1))
@@ -45,7 +45,8 @@ def adam(
         m_new = m + (1.0 - BETAS[0]) * (g - m)
         v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
         p_new = p - rate * m_new / (torch.sqrt(v_new) / correct2 + EPS)
-        p.copy_(torch.where(live, p_new, p))
+        # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
+        p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
         m.copy_(torch.where(live, m_new, m))
         v.copy_(torch.where(live, v_new, v))
 
@@ -59,10 +60,19 @@ def adam_fused(
     group_of: Mapping[str, int],
     count: int,
     alive: list[bool],
+    together: bool | None = None,
 ) -> None:
-    """The same step through torch's fused kernel: one pass over memory per tensor."""
-    together = all(alive) and bool((rates == rates[:, :1]).all())
-    parts = [slice(None)] if together else [slice(k, k + 1) for k, a in enumerate(alive) if a]
+    """The same step through torch's fused kernel: one pass over memory per tensor.
+
+    ``together`` says that all replicates have one rate (None: look). It must not change within a run:
+    the kernel rounds a whole stack and its slices differently.
+    """
+    if together is None:
+        together = bool((rates == rates[:, :1]).all())
+    held = [t for kind in (parameters, first, second) for t in kind.values()]
+    dead = [k for k, living in enumerate(alive) if not living] if together else []
+    before = [t[dead].clone() for t in held] if dead else []
+    parts = [slice(None)] if together else [slice(k, k + 1) for k, living in enumerate(alive) if living]
     for group in set(group_of.values()):
         names = [name for name in parameters if group_of[name] == group]
         for part in parts:
@@ -82,3 +92,5 @@ def adam_fused(
                 eps=EPS,
                 maximize=False,
             )
+    for tensor, values in zip(held, before):
+        tensor[dead] = values

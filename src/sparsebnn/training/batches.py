@@ -49,6 +49,11 @@ class Batches:
         weight = None
         if len(data) == 3:
             weight = torch.as_tensor(data[2]).to(dtype)
+            if weight.dim() != 1:
+                raise invalid(
+                    "weight", "train", "a vector, one weight per row", f"shape {tuple(weight.shape)}"
+                )
+            check_finite(weight, "weight", "train")
             sizes.append(("weight", weight.shape[0] if weight.dim() else 0))
         rows = check_rows(sizes, "train")
         check_finite(x, "x", "train")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -64,7 +65,7 @@ def _spread(values: list[float], form: str) -> str:
         return "–"
     if len(finite) == 1:
         return format(finite[0], form)
-    middle = finite[len(finite) // 2]
+    middle = statistics.median(finite)
     return "–".join(format(v, form) for v in (finite[0], middle, finite[-1]))
 
 

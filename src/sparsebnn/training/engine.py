@@ -60,7 +60,8 @@ class Engine:
             "loop": self._loop_tensors(),
         }
         self.compile_seconds = 0.0
-        self._vary = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
+        self.culprits: dict[int, str] = {}
+        self.varied = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
         self._check_vary()
         replicas.measure(self._batch(self.state).x[0])
         check_choice(mode, ("auto", "eager", "compiled"), "mode", "train")
@@ -93,8 +94,9 @@ class Engine:
         return self.state["loop"][name]
 
     def _check_vary(self) -> None:
-        known = ["temperature", "learning_rate", *(f"learning_rates.{g}" for g in self.groups if g)]
-        for name, values in self._vary.items():
+        own = [f"learning_rates.{g}" for g in self.groups if g in self.settings.learning_rates]
+        known = ["temperature", "learning_rate", *own]
+        for name, values in self.varied.items():
             if name not in known:
                 raise invalid("vary", "train", "one of " + ", ".join(map(repr, known)), repr(name))
             if values.shape != (len(self.replicas),):
@@ -144,11 +146,22 @@ class Engine:
         else:
             gradients, parts = self.replicas.gradients(state, batch, loop["beta"], noise)
         with torch.no_grad():
-            _judge(loop, parts)
+            finite = torch.stack([torch.isfinite(g).flatten(1).all(1) for g in gradients.values()])
+            self._remember_culprits(finite, list(gradients))
+            _judge(loop, parts, finite.all(0))
             moments, rates = (state["first"], state["second"]), (loop["rates"], self.group_of)
             count, alive = int(loop["step"]) + 1, loop["alive"].tolist()
-            adam_fused(state["trained"], gradients, *moments, *rates, count, alive)
+            together = not any(name.startswith("learning_rate") for name in self.varied)
+            adam_fused(state["trained"], gradients, *moments, *rates, count, alive, together)
             _account(loop, parts)
+
+    def _remember_culprits(self, finite: Tensor, names: list[str]) -> None:
+        """Which parameter's gradient was the first that was not finite, for each replicate."""
+        if not bool(finite.all()):
+            for k in range(len(self.replicas)):
+                bad = [name for name, good in zip(names, finite[:, k].tolist()) if not good]
+                if bad:
+                    self.culprits.setdefault(k, bad[0])
 
     def prepare(self) -> None:
         """Compile and capture, if that is the mode; on failure say so in one line and stay eager."""
@@ -161,8 +174,9 @@ class Engine:
         try:
             self._advance = self._fast_step()
         except Exception as error:  # the compiler can fail in too many ways to name
-            lines = str(error).strip().splitlines() or [""]
-            reason = f"{type(error).__name__}: {lines[0]}"[:200]
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            telling = [line for line in lines if not line.endswith("raised:")] or [""]
+            reason = f"{type(error).__name__}: {telling[0]}"[:200]
             _log.warning("Compiling the training step failed (%s); running it eagerly.", reason)
             self.mode, self._advance = "eager", self._eager_step
         for name, tensor in self.state["loop"].items():
@@ -193,20 +207,25 @@ class Engine:
         one = torch.ones(len(self.replicas), dtype=torch.float64)
         rates = []
         for group in self.groups:
-            rate = self.settings.rate(group, epoch) * one
-            key = f"learning_rates.{group}" if group else "learning_rate"
-            if key in self._vary:
-                base = self.settings.learning_rates.get(group, self.settings.learning_rate)
-                rate = rate / base * self._vary[key]
-            rates.append(rate)
+            own = group in self.settings.learning_rates
+            base = self.varied.get(f"learning_rates.{group}" if own else "learning_rate")
+            if base is None:
+                base = self.settings.base_rate(group) * one
+            rates.append(self.settings.rate_factor(group, epoch) * base)
         self["rates"].copy_(torch.stack(rates))
-        beta = self.settings.beta(epoch) * one
-        if "temperature" in self._vary:
-            beta = beta / self.settings.temperature * self._vary["temperature"]
-        self["beta"].copy_(beta)
+        temperature = self.varied.get("temperature", self.settings.temperature * one)
+        self["beta"].copy_(self.settings.warmth(epoch) * temperature)
         self["position"].fill_(position)
         if position == 0:
             self["totals"].zero_()
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Stop replicates in which a gradient that was not finite has left its mark on Adam's moments."""
+        marks = [torch.isfinite(m).flatten(1).all(1) for m in self.state["first"].values()]
+        broken = self["alive"] & ~torch.stack(marks).all(0)
+        self["stopped_at"].copy_(torch.where(broken, self["step"] - 1, self["stopped_at"]))
+        self["alive"].logical_and_(~broken)
 
     def run(self, steps: int) -> None:
         """Advance by that many steps of the epoch."""
@@ -214,9 +233,11 @@ class Engine:
             self._advance()
 
 
-def _judge(loop: dict[str, Tensor], parts: Parts) -> None:
-    """A replicate whose loss is not finite stops here; the others do not notice."""
+def _judge(loop: dict[str, Tensor], parts: Parts, gradients: Tensor | None = None) -> None:
+    """A replicate whose loss (or gradient, if known) is not finite stops here; the others do not notice."""
     finite = torch.isfinite(parts.loss)
+    if gradients is not None:
+        finite = finite & gradients
     loop["stopped_at"].copy_(torch.where(loop["alive"] & ~finite, loop["step"], loop["stopped_at"]))
     loop["alive"].logical_and_(finite)
 

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import numbers
 import signal
 import threading
 import time
@@ -21,8 +22,10 @@ import sparsebnn.likelihoods as likelihoods
 from sparsebnn.checks import InvalidInput, check_count, invalid
 from sparsebnn.conversion import obstacles
 from sparsebnn.networks import bayesian_layers
+from sparsebnn.noise import Meter
+from sparsebnn.passes import collect_kl
 from sparsebnn.training import checkpoint
-from sparsebnn.training.batches import Batches
+from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
 from sparsebnn.training.capture import matmul_precision
 from sparsebnn.training.engine import Engine
@@ -102,10 +105,10 @@ def _check_network(network: nn.Module) -> None:
 
 
 def _seeds(replicates: int | Sequence[int], seed: int) -> list[int]:
-    if isinstance(replicates, int):
-        check_count(replicates, "replicates", "train")
-        return list(range(seed, seed + replicates))
-    seeds = [int(s) for s in replicates]
+    if isinstance(replicates, numbers.Integral):
+        check_count(int(replicates), "replicates", "train")
+        return list(range(seed, seed + int(replicates)))
+    seeds = [int(s) for s in replicates]  # type: ignore[union-attr]
     if not seeds or len(set(seeds)) != len(seeds):
         raise invalid("replicates", "train", "a number or distinct seeds", seeds)
     return seeds
@@ -156,12 +159,26 @@ def train(
     with _memory_advice(len(seeds), settings.batch_size), matmul_precision(tf32):
         replicas = Replicas(objective, seeds, where, of_buffers)
         engine = Engine(replicas, batches, settings, of_rates, mode)
+        _check_outputs(replicas, batches, form)
         run = Run(engine)
         session = _Session(run, engine, folder, checkpoint_seconds, callbacks, progress)
         if resume:
             session.load()
         session.go()
     return run
+
+
+def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likelihood) -> None:
+    """The network must give as many outputs as the likelihood reads."""
+    index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
+    x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
+    with torch.no_grad(), collect_kl(Meter()):
+        outputs = replicas.objective.network(x)
+    wanted = form.n_outputs(batches.y)
+    if outputs.dim() != 2 or outputs.shape[1] != wanted:
+        expected = f"a network of {wanted} outputs, which the {type(form).__name__} likelihood reads"
+        advice = "Change the size of the last layer, or the likelihood."
+        raise invalid("network", "train", expected, f"outputs of shape {tuple(outputs.shape)}", advice)
 
 
 @contextlib.contextmanager
@@ -173,6 +190,15 @@ def _memory_advice(replicates: int, batch_size: int) -> Iterator[None]:
             f"The device ran out of memory with {replicates} replicates of batch size {batch_size}. "
             "Train fewer replicates at a time (replicates=[...] takes seeds), or reduce batch_size."
         ) from error
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """A fingerprint of names and values."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()[:16]
 
 
 class _Session:
@@ -193,6 +219,10 @@ class _Session:
         self.callbacks = list(callbacks)
         if progress is not False:
             self.callbacks.append(Progress(force=bool(progress)))
+        if self.path is not None:
+            # What a run that was killed while writing left behind.
+            for partial in self.path.parent.glob(f".{self.path.name}.*"):
+                partial.unlink(missing_ok=True)
         self.position = 0
         self._saved = time.monotonic()
         self._interrupted = False
@@ -213,14 +243,18 @@ class _Session:
         """What must agree for a run to go on: settings, data size, seeds, shapes."""
         settings = dataclasses.asdict(self.run.settings)
         shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
-        digest = hashlib.sha256(self.engine.batches.y.cpu().numpy().tobytes()).hexdigest()[:16]
+        replicas = self.engine.replicas
+        batches = self.engine.batches
         return {
-            "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
-            "rows": self.run.batches.rows,
-            "batch_size": self.run.batches.size,
-            "targets": digest,
-            "seeds": self.run.seeds,
             "architecture": shapes,
+            "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
+            "rows": batches.rows,
+            "targets": _digest({"y": batches.y}),
+            "inputs or weights": _digest(batches.tensors()),
+            "priors and other buffers": _digest({**replicas.shared, **replicas.varied}),
+            "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
+            "likelihood": repr(replicas.objective.likelihood),
+            "seeds": self.run.seeds,
         }
 
     def save(self) -> None:
@@ -278,7 +312,7 @@ class _Session:
 
     def _epoch(self) -> None:
         run, engine = self.run, self.engine
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), 0.0
         engine.begin_epoch(run.epoch, self.position)
         per_epoch = run.batches.per_epoch
         while self.position < per_epoch:
@@ -287,12 +321,14 @@ class _Session:
             self.position += chunk
             if self.position < per_epoch and self._due():
                 self._wait()
-                run.train_seconds += time.perf_counter() - began
+                spent += time.perf_counter() - began
                 self._look()
                 began = time.perf_counter()
         self._wait()
-        run.train_seconds += time.perf_counter() - began
-        epoch = self._finished(time.perf_counter() - began)
+        spent += time.perf_counter() - began
+        run.train_seconds += spent
+        engine.check()
+        epoch = self._finished(spent)
         run.history.append(epoch)
         run.epoch, self.position = run.epoch + 1, 0
         self._check_stopped()
@@ -313,6 +349,7 @@ class _Session:
         return self._interrupted or waited
 
     def _look(self) -> None:
+        self.engine.check()
         self._check_stopped()
         self.save()
         if self._interrupted:
@@ -352,9 +389,14 @@ class _Session:
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
 
     def _diagnose(self, k: int) -> str:
-        """Which layer: one whose parameters are broken, else the first whose KL is."""
-        for name, parameter in self.engine.replicas.parameters.items():
+        """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""
+        for name, parameter in self.engine.replicas.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
+                return f"the value of {name.removeprefix('network.')} was not finite"
+        if k in self.engine.culprits:
+            return f"the gradient of {self.engine.culprits[k].removeprefix('network.')} was not finite"
+        for name, moment in self.engine.state["first"].items():
+            if not bool(torch.isfinite(moment[k]).all()):
                 return f"the gradient of {name.removeprefix('network.')} was not finite"
         for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
             if not bool(torch.isfinite(kl)):

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from sparsebnn import counter
-from sparsebnn.checks import invalid
+from sparsebnn.checks import check_positive, check_probability, invalid
 from sparsebnn.kernels import noise as kernels
-from sparsebnn.networks import initialise
+from sparsebnn.networks import bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import noise_size
 from sparsebnn.training.objective import Batch, Objective, Parts
@@ -39,7 +39,9 @@ class Replicas:
         vary: Mapping[str, Sequence[float] | Tensor] | None = None,
     ) -> None:
         self.seeds = list(seeds)
-        self.objective = copy.deepcopy(objective).train()
+        self.objective = copy.deepcopy(objective)
+        for _, layer in bayesian_layers(self.objective):
+            layer.train()
         stacked: dict[str, list[Tensor]] = {}
         for seed in self.seeds:
             initialise(self.objective, seed)
@@ -79,6 +81,10 @@ class Replicas:
                 expected = "the name of a buffer, such as " + ", ".join(known[:6])
                 raise invalid("vary", "train", expected, repr(ending))
             column = torch.as_tensor(values)
+            if ending.endswith("inclusion_prob"):
+                check_probability(column, f"vary[{ending}]", "train")
+            elif ending.endswith(("std", "temperature")):
+                check_positive(column, f"vary[{ending}]", "train")
             if column.shape[:1] != (len(self),):
                 expected = f"one value per replicate ({len(self)})"
                 raise invalid(f"vary[{ending}]", "train", expected, f"shape {tuple(column.shape)}")

@@ -49,17 +49,28 @@ class Settings:
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
 
+    def warmth(self, epoch: int) -> float:
+        """How far the warm-up has come in an epoch, up to 1."""
+        ramp = self.warmup * self.epochs
+        return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
+
     def beta(self, epoch: int) -> float:
         """The weight of the KL in an epoch."""
-        ramp = self.warmup * self.epochs
-        return self.temperature * (1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp))
+        return self.temperature * self.warmth(epoch)
 
     def group_of(self, parameter: str) -> str:
         """The longest ending among the groups that fits a parameter's name; '' for the rest."""
         endings = [e for e in {*self.learning_rates, *self.schedules} if parameter.endswith(e)]
         return max(endings, key=len, default="")
 
+    def base_rate(self, group: str) -> float:
+        """The learning rate of a group of parameters before any schedule."""
+        return self.learning_rates.get(group, self.learning_rate)
+
+    def rate_factor(self, group: str, epoch: int) -> float:
+        """What a group's schedule makes of its rate in an epoch."""
+        return schedule(self.schedules.get(group, self.schedule)).factor(epoch, self.epochs)
+
     def rate(self, group: str, epoch: int) -> float:
         """The learning rate of a group of parameters in an epoch."""
-        base = self.learning_rates.get(group, self.learning_rate)
-        return base * schedule(self.schedules.get(group, self.schedule)).factor(epoch, self.epochs)
+        return self.base_rate(group) * self.rate_factor(group, epoch)

@@ -1,0 +1,255 @@
+"""likelihoods.py: negative log likelihoods against torch.distributions, and which targets are refused."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributions as D
+
+from contracts.members import generator
+from sparsebnn.checks import InvalidInput
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, likelihood
+from sparsebnn.networks import mlp
+from sparsebnn.noise import Tape
+from sparsebnn.passes import forward_with_kl, noise_size
+from sparsebnn.training.objective import Batch, Objective
+
+G = generator(5)
+OUTPUTS = torch.randn(7, 4, generator=G, dtype=torch.float64) * 3.0
+LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2])
+TARGETS = torch.randn(7, 2, generator=G, dtype=torch.float64)
+ONE = torch.ones((), dtype=torch.float64)
+
+
+# --- values -----------------------------------------------------------------------------------------
+
+
+def test_categorical():
+    expected = -D.Categorical(logits=OUTPUTS).log_prob(LABELS)
+    torch.testing.assert_close(Categorical(4).nll(OUTPUTS, LABELS), expected, rtol=0, atol=1e-12)
+
+
+def test_bernoulli():
+    y = (LABELS > 1).double()
+    expected = -D.Bernoulli(logits=OUTPUTS[:, 0]).log_prob(y)
+    torch.testing.assert_close(Bernoulli().nll(OUTPUTS[:, :1], y), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", ["fixed", "learned"])
+def test_gaussian_with_one_std(noise):
+    form = Gaussian(2, noise=noise, std=0.7).double()
+    expected = -D.Normal(OUTPUTS[:, :2], 0.7).log_prob(TARGETS).sum(-1)
+    # The raw std is kept in float32 until .double().
+    torch.testing.assert_close(form.nll(OUTPUTS[:, :2], TARGETS), expected, rtol=1e-6, atol=0)
+
+
+def test_gaussian_whose_noise_the_network_gives():
+    form = Gaussian(2, noise="heteroscedastic", std=1.3).double()
+    std = torch.nn.functional.softplus(OUTPUTS[:, 2:] + form.raw_std)
+    expected = -D.Normal(OUTPUTS[:, :2], std).log_prob(TARGETS).sum(-1)
+    torch.testing.assert_close(form.nll(OUTPUTS, TARGETS), expected, rtol=1e-12, atol=0)
+    flat = torch.cat([OUTPUTS[:, :2], torch.zeros(7, 2, dtype=torch.float64)], dim=1)
+    torch.testing.assert_close(form.mean_and_std(flat)[1], torch.full((7, 2), 1.3).double())
+
+
+def test_a_tiny_noise_stays_finite():
+    """Raw stds of −200 underflow to 0, which the likelihood does not divide by."""
+    form = Gaussian(1, noise="heteroscedastic").double()
+    outputs = torch.tensor([[0.0, -200.0]], dtype=torch.float64, requires_grad=True)
+    nll = form.nll(outputs, torch.zeros(1, 1, dtype=torch.float64))
+    nll.sum().backward()
+    assert torch.isfinite(nll).all()
+    assert torch.isfinite(outputs.grad).all()
+
+
+def test_the_gradient_reaches_the_learned_noise():
+    """d nll / d std = 1/std − (y−m)²/std³, through the softplus; a fixed std is no parameter."""
+    form = Gaussian(2, noise="learned", std=0.7).double()
+    form.nll(OUTPUTS[:, :2], TARGETS).sum().backward()
+    std = torch.nn.functional.softplus(form.raw_std.detach())
+    by_std = (1.0 / std - (TARGETS - OUTPUTS[:, :2]) ** 2 / std**3).sum(0)
+    torch.testing.assert_close(form.raw_std.grad, by_std * torch.sigmoid(form.raw_std.detach()))
+    assert list(Gaussian(noise="fixed").parameters()) == []
+    assert list(Gaussian(noise="heteroscedastic").parameters()) == []
+
+
+def test_likelihoods_by_name():
+    assert likelihood("categorical", torch.tensor([0, 4, 1])).n_classes == 5
+    assert likelihood("categorical", torch.tensor([0, 0])).n_classes == 2
+    assert isinstance(likelihood("bernoulli", LABELS), Bernoulli)
+    assert likelihood("gaussian", torch.zeros(3)).n_targets == 1
+    assert likelihood("gaussian", torch.zeros(3, 2)).n_targets == 2
+
+
+def test_how_many_outputs_targets_need():
+    assert Categorical(4).n_outputs(LABELS) == 4
+    assert Bernoulli().n_outputs(LABELS) == 1
+    assert Gaussian(2).n_outputs(TARGETS) == 2
+    assert Gaussian(2, noise="heteroscedastic").n_outputs(TARGETS) == 4
+
+
+def test_prepared_targets():
+    assert Categorical(4).prepare(LABELS.to(torch.uint8)).dtype == torch.int64
+    assert Bernoulli().prepare(torch.tensor([True, False])).tolist() == [1.0, 0.0]
+    assert Gaussian().prepare(torch.zeros(3)).shape == (3, 1)
+    assert Gaussian(2).prepare(TARGETS).shape == (7, 2)
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda: Categorical(4).prepare(torch.tensor([0, 4])),
+            "The 'y' of Categorical must be labels from 0 to 3. Got labels from 0 to 4 instead. "
+            "Encode classes as 0, 1, 2 …, or raise n_classes.",
+        ),
+        (
+            lambda: Categorical(4).prepare(torch.tensor([-1, 2])),
+            "The 'y' of Categorical must be labels from 0 to 3. Got labels from -1 to 2 instead. "
+            "Encode classes as 0, 1, 2 …, or raise n_classes.",
+        ),
+        (
+            lambda: Categorical(4).prepare(torch.tensor([0.0, 1.0])),
+            "The 'y' of Categorical must be a vector of integer labels. "
+            "Got torch.float32 of shape (2,) instead. Encode classes as 0, 1, 2 ….",
+        ),
+        (
+            lambda: Categorical(4).prepare(torch.zeros(2, 4, dtype=torch.int64)),
+            "The 'y' of Categorical must be a vector of integer labels. "
+            "Got torch.int64 of shape (2, 4) instead. Encode classes as 0, 1, 2 ….",
+        ),
+        (
+            lambda: Categorical(1),
+            "The 'n_classes' of Categorical must be a whole number of at least 2. Got 1 instead.",
+        ),
+        (
+            lambda: Bernoulli().prepare(torch.tensor([0, 2])),
+            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
+            "Got values from 0 to 2 of shape (2,) instead.",
+        ),
+        (
+            lambda: Bernoulli().prepare(torch.tensor([0.0, float("nan")])),
+            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
+            "Got values from nan to nan of shape (2,) instead.",
+        ),
+        (
+            lambda: Bernoulli().prepare(torch.zeros(2, 1)),
+            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
+            "Got values from 0.0 to 0.0 of shape (2, 1) instead.",
+        ),
+        (
+            lambda: Gaussian().prepare(torch.tensor([0.0, float("nan"), float("inf")])),
+            "The 'y' of Gaussian must be finite. "
+            "Got 2 NaN or infinite values, the first at (1, 0), instead. "
+            "Impute or drop those rows first.",
+        ),
+        (
+            lambda: Gaussian(2).prepare(torch.zeros(3)),
+            "The 'y' of Gaussian must be of shape (rows, 2). Got shape (3,) instead.",
+        ),
+        (
+            lambda: Gaussian(2).prepare(torch.zeros(3, 1, 2)),
+            "The 'y' of Gaussian must be of shape (rows, 2). Got shape (3, 1, 2) instead.",
+        ),
+        (
+            lambda: Gaussian(std=-1.0),
+            "The 'std' of Gaussian must be positive and finite. Got -1.0 instead.",
+        ),
+        (
+            lambda: Gaussian(noise="learnt"),
+            "The 'noise' of Gaussian must be one of 'fixed', 'learned', 'heteroscedastic'. "
+            "Got 'learnt' instead. Did you mean 'learned'?",
+        ),
+        (
+            lambda: likelihood("categoric", LABELS),
+            "The 'likelihood' of train must be one of 'categorical', 'bernoulli', 'gaussian'. "
+            "Got 'categoric' instead. Did you mean 'categorical'?",
+        ),
+    ],
+)
+def test_messages(act, message):
+    with pytest.raises(InvalidInput) as error:
+        act()
+    assert str(error.value) == message
+
+
+# --- weights and batches: the objective's sum over an epoch -------------------------------------------
+
+
+class Plain(torch.nn.Module):
+    """Outputs without noise per example, so that batches of any size see the same weights."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.layer = mlp([3, outputs], family="concrete", family_options={"temperature": 0.5}).double()
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+FORMS = {
+    "categorical": (Categorical(3), 3, lambda rows, g: torch.randint(3, (rows,), generator=g)),
+    "bernoulli": (Bernoulli(), 1, lambda rows, g: torch.randint(2, (rows,), generator=g).double()),
+    "gaussian": (Gaussian(2).double(), 2, lambda rows, g: torch.randn(rows, 2, generator=g).double()),
+    "heteroscedastic": (
+        Gaussian(1, noise="heteroscedastic").double(),
+        2,
+        lambda rows, g: torch.randn(rows, 1, generator=g).double(),
+    ),
+}
+
+
+def problem(form, rows, seed=0):
+    kind, outputs, targets = FORMS[form]
+    g = generator(seed)
+    x = torch.randn(rows, 3, generator=g, dtype=torch.float64)
+    network = Plain(outputs)
+    size = noise_size(network, x)
+    normal = torch.randn(size.normal, generator=g, dtype=torch.float64)
+    logistic = torch.randn(size.logistic, generator=g, dtype=torch.float64)
+    return Objective(network, kind, rows), x, targets(rows, g), lambda: Tape(normal, logistic)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_weight_two_is_the_row_twice(form):
+    objective, x, y, tape = problem(form, 5)
+    weight = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0], dtype=torch.float64)
+    twice = torch.tensor([0, 1, 1, 2, 3, 3, 4])
+    weighted = objective(Batch(x, y, weight, torch.tensor(5.0).double()), ONE, tape())
+    repeated = objective(
+        Batch(x[twice], y[twice], torch.ones(7).double(), torch.tensor(7.0).double()), ONE, tape()
+    )
+    assert float(weighted.nll - repeated.nll) == pytest.approx(0.0, abs=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    rows=st.integers(1, 23),
+    size=st.integers(1, 30),
+    beta=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+    weighted=st.booleans(),
+)
+@torch.no_grad()
+def test_the_batches_of_an_epoch_add_up_to_the_whole(form, rows, size, beta, weighted):
+    """Any batch size; the last batch filled up with rows of weight 0, whatever these rows hold."""
+    objective, x, y, tape = problem(form, rows, seed=rows)
+    weight = torch.rand(rows, generator=generator(1), dtype=torch.float64) if weighted else x.new_ones(rows)
+    scale = torch.tensor(beta, dtype=torch.float64)
+    whole = objective(Batch(x, y, weight, torch.tensor(float(rows), dtype=torch.float64)), scale, tape())
+    outputs = forward_with_kl(objective.network, x, tape())[0]
+    nll = (weight * objective.likelihood.nll(outputs, y)).sum()
+    assert float(whole.loss) == pytest.approx(float(nll + beta * whole.kl), rel=1e-10)
+    losses, nlls = 0.0, 0.0
+    for start in range(0, rows, size):
+        index = torch.arange(start, start + size)
+        real = (index < rows).double()
+        index = index.clamp_max(rows - 1)
+        part = objective(Batch(x[index], y[index], real * weight[index], real.sum()), scale, tape())
+        losses, nlls = losses + float(part.loss), nlls + float(part.nll)
+    assert nlls == pytest.approx(float(whole.nll), rel=1e-10, abs=1e-10)
+    assert losses == pytest.approx(float(whole.loss), rel=1e-10, abs=1e-10)

@@ -1,0 +1,317 @@
+"""prediction.py: averages of probabilities, the median model, uncertainty; what draws depend on."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import sparsebnn
+from contracts.members import generator
+from sparsebnn import counter
+from sparsebnn.checks import InvalidInput
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.metrics import entropy
+from sparsebnn.networks import bayesian_layers
+from sparsebnn.noise import Tape
+from sparsebnn.passes import LocalPass, MedianPass, WeightPass, noise_size
+from sparsebnn.prediction import draw_outputs, predict
+
+FAMILIES = {
+    "gaussian": {},
+    "spike_slab": {},
+    "concrete": {"temperature": 0.5},
+    "flow": {"hidden": (5, 4)},
+}
+X = torch.randn(11, 4, generator=generator(0), dtype=torch.float64)
+CLASSES = Categorical(3)
+SETTINGS = [("average", "local"), ("average", "weights"), ("median", "auto")]
+
+
+def network(family="spike_slab", **layer):
+    """Inclusions on both sides of one half and a visible spread."""
+    start = sparsebnn.Initial(
+        raw_std=sparsebnn.Normal(-1.0, 0.1), inclusion_logit=sparsebnn.Uniform(-2.0, 2.0)
+    )
+    layer = {"family": family, "family_options": FAMILIES[family], "initial": start, **layer}
+    made = sparsebnn.mlp([4, 6, 3], dtype=torch.float64, **layer)
+    sparsebnn.initialise(made, 3)
+    return made.eval()
+
+
+# --- the average ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_probabilities_are_averaged_one_draw_after_another(family, model, draws):
+    """A plain loop over draws with the same numbers; the average of probabilities, not of logarithms."""
+    made, n_draws, seed = network(family), 9, 12
+    kind = MedianPass if model == "median" else {"local": LocalPass, "weights": WeightPass}[draws]
+    size = noise_size(made, X, kind)
+    probs = []
+    for d in range(n_draws):
+        seeds = counter.seed_tensor([seed])
+        normal = counter.normals(seeds, counter.stream_id("prediction normal"), d, size.normal, torch.float64)
+        logistic = counter.logistics(
+            seeds, counter.stream_id("prediction logistic"), d, size.logistic, torch.float64
+        )
+        with torch.no_grad(), kind(Tape(normal[0], logistic[0])):
+            probs.append(torch.softmax(made(X), dim=-1))
+    probs = torch.stack(probs)
+    ours = predict(made, X, CLASSES, n_draws, model=model, draws=draws, seed=seed)
+    torch.testing.assert_close(ours.probs, probs.mean(0), rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours.expected_entropy, entropy(probs).mean(0), rtol=0, atol=1e-10)
+    of_logs = torch.softmax(torch.log(probs).mean(0), dim=-1)
+    assert float((ours.probs - of_logs).abs().max()) > 1e-4
+    assert ours.n_draws == n_draws
+    assert torch.equal(ours.labels, probs.mean(0).argmax(-1))
+
+
+def test_auto_draws_as_the_family_trains():
+    """Outputs for the local reparametrization, whole weights for the concrete family."""
+    for family, expected in (("spike_slab", "local"), ("concrete", "weights")):
+        made = network(family)
+        ours = predict(made, X, CLASSES, 5).probs
+        assert torch.equal(ours, predict(made, X, CLASSES, 5, draws=expected).probs)
+
+
+def test_bernoulli_gives_both_classes():
+    made = sparsebnn.mlp([4, 1], dtype=torch.float64)
+    ours = predict(made, X, Bernoulli(), 6)
+    yes = torch.cat([torch.sigmoid(outputs).mean(0) for _, outputs in draw_outputs(made, X, 6)])
+    torch.testing.assert_close(ours.probs, torch.cat([1.0 - yes, yes], dim=1))
+
+
+def test_total_uncertainty_is_the_sum_of_its_parts():
+    ours = predict(network(), X, CLASSES, 20)
+    torch.testing.assert_close(ours.entropy, ours.expected_entropy + ours.mutual_information)
+    assert float(ours.mutual_information.min()) > 1e-4
+    once = predict(network(), X, CLASSES, 1)
+    torch.testing.assert_close(once.mutual_information, torch.zeros(11).double(), rtol=0, atol=1e-12)
+
+
+# --- the median model -------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def certain(made, logits):
+    """No spread left, inclusions decided; returns the deterministic network this leaves."""
+    plain = []
+    for (_, layer), logit in zip(bayesian_layers(made), logits):
+        layer.weights.raw_std.fill_(-80.0)
+        layer.weights.inclusion_logit.copy_(logit)
+        layer.biases.raw_std.fill_(-80.0)
+        linear = nn.Linear(layer.weights.shape[1], layer.weights.shape[0], dtype=torch.float64)
+        linear.weight.copy_(layer.weights.mean * (logit > 0))
+        linear.bias.copy_(layer.biases.mean)
+        plain.append(linear)
+    return nn.Sequential(plain[0], nn.ReLU(), plain[1])
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "concrete"])
+def test_a_certain_posterior_is_a_deterministic_network(family):
+    made = network(family)
+    g = generator(4)
+    logits = [40.0 * torch.sign(torch.randn(shape, generator=g)) for shape in ((6, 4), (3, 6))]
+    plain = certain(made, logits)
+    expected = torch.softmax(plain(X), dim=-1).detach()
+    for model in ("median", "average"):
+        ours = predict(made, X, CLASSES, 3, model=model)
+        torch.testing.assert_close(ours.probs, expected, rtol=0, atol=1e-7)
+    assert float(ours.mutual_information.max()) < 1e-7
+
+
+def test_the_median_model_rounds_inclusions():
+    """At probability 0.6 a weight is always there, at 0.4 never; the average mixes."""
+    made = network()
+    logits = [torch.where(torch.rand(s) > 0.5, 0.4, -0.4).double() for s in ((6, 4), (3, 6))]
+    expected = torch.softmax(certain(made, logits)(X), dim=-1).detach()
+    median = predict(made, X, CLASSES, 2, model="median").probs
+    torch.testing.assert_close(median, expected, rtol=0, atol=1e-10)
+    assert float((predict(made, X, CLASSES, 50).probs - expected).abs().max()) > 1e-2
+
+
+# --- what draws depend on ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
+def test_same_seed_same_result(model, draws):
+    made = network("flow")
+    options = {"n_draws": 5, "model": model, "draws": draws}
+    first = predict(made, X, CLASSES, seed=1, **options).probs
+    torch.rand(3)
+    assert torch.equal(first, predict(made, X, CLASSES, seed=1, **options).probs)
+    assert not torch.equal(first, predict(made, X, CLASSES, seed=2, **options).probs)
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS[1:])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
+def test_whole_weights_do_not_depend_on_the_batch_size(family, model, draws, batch_size):
+    made = network(family)
+    options = {"n_draws": 4, "model": model, "draws": draws}
+    whole = predict(made, X, CLASSES, **options)
+    parts = predict(made, X, CLASSES, batch_size=batch_size, **options)
+    torch.testing.assert_close(parts.probs, whole.probs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(parts.expected_entropy, whole.expected_entropy, rtol=0, atol=1e-6)
+
+
+def test_local_noise_differs_from_batch_to_batch():
+    """Equal rows in different batches get noise of their own."""
+    made = network()
+    twins = X[:1].expand(4, -1)
+    probs = predict(made, twins, CLASSES, 3, draws="local", batch_size=2).probs
+    assert len(torch.unique(probs[:, 0])) == 4
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
+@pytest.mark.parametrize("memory", [1, 4000, 1 << 20])
+def test_memory_changes_nothing_but_memory(model, draws, memory):
+    made = network("flow")
+    options = {"n_draws": 7, "model": model, "draws": draws, "batch_size": 6}
+    whole = list(draw_outputs(made, X, **options))
+    parts = list(draw_outputs(made, X, memory=memory, **options))
+    assert [rows for rows, _ in parts] == [rows for rows, _ in whole] == [slice(0, 6), slice(6, 11)]
+    for (_, ours), (_, other) in zip(parts, whole):
+        assert ours.shape == other.shape == (7, *other.shape[1:])
+        torch.testing.assert_close(ours, other, rtol=0, atol=1e-12)
+
+
+def test_the_network_and_the_generator_stay_as_they_are():
+    made = network("flow").train()
+    before, state = {n: t.clone() for n, t in made.state_dict().items()}, torch.get_rng_state()
+    ours = predict(made, X, CLASSES, 3)
+    assert made.training
+    assert not ours.probs.requires_grad
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(t, before[n]) for n, t in made.state_dict().items())
+
+
+def test_pixels_are_scaled_as_in_training():
+    """Bytes are pixels: divided by 255, as the training batches are."""
+    made = network()
+    pixels = torch.randint(256, (5, 4), generator=generator(1), dtype=torch.uint8)
+    ours = predict(made, pixels, CLASSES, 3).probs
+    torch.testing.assert_close(ours, predict(made, pixels.double() / 255.0, CLASSES, 3).probs)
+
+
+# --- real targets -----------------------------------------------------------------------------------
+
+
+def regression(n_draws, draws):
+    """A Bayesian linear layer: the predictive is N(x·m + b, x²·s² + s_b² + σ²), known exactly."""
+    layer = sparsebnn.Linear(4, 2, family="gaussian", dtype=torch.float64)
+    with torch.no_grad():
+        layer.weights.raw_std.uniform_(-1.0, 0.0)
+        layer.biases.mean.normal_()
+        layer.biases.raw_std.uniform_(-1.0, 0.0)
+        mean = X @ layer.weights.mean.T + layer.biases.mean
+        spread = X**2 @ layer.weights.std.T**2 + layer.biases.std**2
+    form = Gaussian(2, noise="fixed", std=0.8).double()
+    return predict(layer, X, form, n_draws, draws=draws), mean, spread, spread + 0.8**2
+
+
+@pytest.mark.parametrize("draws", ["local", "weights"])
+def test_regression_against_the_exact_predictive(draws):
+    """Mean, stds and quantiles within 4 standard errors."""
+    n = 6000
+    ours, mean, epistemic, total = regression(n, draws)
+    assert ours.samples.shape == (n, 11, 2)
+    assert float(((ours.mean - mean).abs() / (epistemic / n).sqrt()).max()) < 4.0
+    # The variance of n Gaussian draws has standard error var·√(2/n).
+    error = math.sqrt(2.0 / n)
+    assert float(((ours.epistemic_std**2 / epistemic - 1.0).abs() / error).max()) < 4.0
+    assert float(((ours.std**2 - total).abs() / (epistemic * error)).max()) < 4.0
+    levels = [0.1, 0.5, 0.9]
+    normal = torch.distributions.Normal(mean, total.sqrt())
+    for level, quantile in zip(levels, ours.quantiles(levels)):
+        exact = normal.icdf(torch.full_like(mean, level))
+        # A quantile's standard error is √(p(1−p)/n) over the density there.
+        se = math.sqrt(level * (1 - level) / n) / normal.log_prob(exact).exp()
+        assert float(((quantile - exact).abs() / se).max()) < 4.0
+
+
+def test_heteroscedastic_noise_is_in_the_predictive_std():
+    made = sparsebnn.mlp([4, 2], family="gaussian", dtype=torch.float64)
+    form = Gaussian(1, noise="heteroscedastic").double()
+    ours = predict(made, X, form, 50)
+    outputs = torch.cat([o for _, o in draw_outputs(made, X, 50)], dim=1)
+    mean, std = form.mean_and_std(outputs)
+    expected = (mean.var(0, correction=0) + (std**2).mean(0)).sqrt()
+    torch.testing.assert_close(ours.std, expected.detach())
+    assert not ours.std.requires_grad
+    assert not ours.samples.requires_grad
+
+
+def test_target_noise_differs_from_batch_to_batch():
+    made = sparsebnn.mlp([4, 1], family="gaussian", dtype=torch.float64)
+    twins = X[:1].expand(4, -1)
+    ours = predict(made, twins, Gaussian(1, "fixed").double(), 5, draws="weights", batch_size=2)
+    assert len(torch.unique(ours.samples[0])) == 4
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+class Other(Likelihood):
+    """Not one that predict knows."""
+
+
+NAN = X.clone()
+NAN[2, 1] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda: predict(network(), X, CLASSES, 0),
+            "The 'n_draws' of predict must be a whole number of at least 1. Got 0 instead.",
+        ),
+        (
+            lambda: predict(network(), X, CLASSES, 2.5),
+            "The 'n_draws' of predict must be a whole number of at least 1. Got 2.5 instead.",
+        ),
+        (
+            lambda: predict(network(), X, CLASSES, batch_size=0),
+            "The 'batch_size' of predict must be a whole number of at least 1. Got 0 instead.",
+        ),
+        (
+            lambda: predict(network(), NAN, CLASSES),
+            "The 'x' of predict must be finite. Got 1 NaN or infinite values, the first at (2, 1), instead. "
+            "Impute or drop those rows first.",
+        ),
+        (
+            lambda: predict(network(), X[:0], CLASSES),
+            "The 'x' of predict must be of at least one row. Got an empty batch instead. "
+            "Check the filter before.",
+        ),
+        (
+            lambda: predict(network(), X[0], CLASSES),
+            "The 'x' of predict must be of shape (rows, …). Got shape (4,) instead.",
+        ),
+        (
+            lambda: predict(network(), X, CLASSES, model="avrage"),
+            "The 'model' of predict must be one of 'average', 'median'. Got 'avrage' instead. "
+            "Did you mean 'average'?",
+        ),
+        (
+            lambda: predict(network(), X, CLASSES, draws="weight"),
+            "The 'draws' of predict must be one of 'auto', 'local', 'weights'. Got 'weight' instead. "
+            "Did you mean 'weights'?",
+        ),
+        (
+            lambda: predict(network(), X, Other()),
+            "The 'likelihood' of predict must be Categorical, Bernoulli or Gaussian. Got Other instead.",
+        ),
+        (
+            lambda: predict(network(), X, Gaussian(3).double(), 2).quantiles([0.5, 1.0]),
+            "The 'levels' of quantiles must be strictly between 0 and 1. Got 1.0 instead.",
+        ),
+    ],
+)
+def test_messages(act, message):
+    with pytest.raises(InvalidInput) as error:
+        act()
+    assert str(error.value) == message

@@ -1,0 +1,87 @@
+"""What the training tests share: small data, small networks, and one quiet call of train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sparsebnn
+from contracts.members import generator
+from sparsebnn.training import Run, Settings
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gaussian": {},
+    "spike_slab": {},
+    "concrete": {"temperature": 0.5},
+    "flow": {"hidden": (5, 4)},
+}
+EXAMPLES: dict[str, tuple[int, ...]] = {"mlp": (4,), "conv": (1, 6, 6), "converted": (1, 7, 7)}
+CLASSES = 3
+ROWS = 23
+# 3 batches an epoch, the last one filled up: 17 epochs are 51 steps.
+FIFTY = Settings(epochs=17, batch_size=8, learning_rate=1e-2)
+SHORT = Settings(epochs=3, batch_size=8, learning_rate=1e-2)
+
+
+class Module(nn.Module):
+    """A module that is not ours: a strided convolution, a norm, one dense layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, stride=2)
+        self.norm = nn.GroupNorm(2, 4)
+        self.shared = nn.Linear(4, 4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm(self.stem(x))).mean((-1, -2))
+        return self.head(h + self.shared(torch.tanh(self.shared(h))))
+
+
+def make_network(kind: str = "mlp", family: str = "spike_slab", dtype: torch.dtype = torch.float64, **layer):
+    """A small network of that kind; every layer of that family."""
+    layer = {"family": family, "family_options": FAMILIES[family], **layer}
+    if kind == "mlp":
+        return sparsebnn.mlp([*EXAMPLES[kind], 6, CLASSES], dtype=dtype, **layer)
+    if kind == "conv":
+        return nn.Sequential(
+            sparsebnn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            sparsebnn.Linear(27, CLASSES, dtype=dtype, **layer),
+        )
+    return sparsebnn.convert(Module().to(dtype), **layer)
+
+
+def make_data(kind: str = "mlp", rows: int = ROWS, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = generator(seed)
+    x = torch.randn(rows, *EXAMPLES[kind], generator=g, dtype=torch.float64)
+    return x, torch.randint(CLASSES, (rows,), generator=g)
+
+
+def fit(network: nn.Module, data: tuple[Tensor, ...], settings: Settings = FIFTY, **options: Any) -> Run:
+    """``train`` on the CPU, eagerly and without a progress line, unless told otherwise."""
+    options = {"mode": "eager", "progress": False, **options}
+    return sparsebnn.train(network, data, settings=settings, device="cpu", **options)
+
+
+def parameters(run: Run, k: int | None = None) -> dict[str, Tensor]:
+    """All parameters, stacked or of replicate k."""
+    return {n: (p if k is None else p[k]).clone() for n, p in run.replicas.parameters.items()}
+
+
+def same(ours: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Bit for bit."""
+    return ours.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in ours.items())
+
+
+def distance(ours: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The largest difference, relative to the size of its tensor where that is above 1."""
+    assert ours.keys() == other.keys()
+    return max(
+        float((t - other[n]).abs().max()) / max(1.0, float(other[n].abs().max())) for n, t in ours.items()
+    )

@@ -1,0 +1,216 @@
+"""callbacks.py: hooks in order with the right values; the line, the log."""
+
+import io
+import json
+import re
+import sys
+
+import pytest
+
+from sparsebnn.training import Callback, Epoch, JsonLog, Progress, Stopped
+from sparsebnn.training.callbacks import _clock, _spread
+from training.runs import SHORT, fit, make_data, make_network
+
+
+class Record(Callback):
+    """Every call, with what was true at the time."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_train_start(self, run):
+        self.calls.append(("start", run.epoch, len(run.history)))
+
+    def on_epoch_end(self, run, epoch):
+        assert run.history[-1] is epoch
+        self.calls.append(("epoch", epoch.epoch, run.epoch))
+
+    def on_checkpoint(self, run, path):
+        assert path.exists()
+        self.calls.append(("checkpoint", path.name, run.epoch))
+
+    def on_train_end(self, run):
+        self.calls.append(("end", run.epoch, len(run.history)))
+
+
+def test_hooks_in_order():
+    record = Record()
+    fit(make_network(), make_data(), SHORT, callbacks=[record])
+    assert record.calls == [("start", 0, 0), ("epoch", 0, 1), ("epoch", 1, 2), ("epoch", 2, 3), ("end", 3, 3)]
+
+
+def test_checkpoints_are_told(tmp_path):
+    record = Record()
+    fit(make_network(), make_data(), SHORT, callbacks=[record], folder=tmp_path, checkpoint_seconds=1e9)
+    assert record.calls[-2:] == [("checkpoint", "checkpoint.safetensors", 3), ("end", 3, 3)]
+    assert sum(call[0] == "checkpoint" for call in record.calls) == 1
+
+
+def test_epochs_hold_a_value_per_replicate():
+    run = fit(make_network(), make_data(), SHORT, replicates=2)
+    for number, epoch in enumerate(run.history):
+        assert epoch.epoch == number
+        assert len(epoch.loss) == len(epoch.nll) == len(epoch.kl) == len(epoch.density) == 2
+        # Every batch has its share of the KL, so the sums over an epoch are those of the whole data
+        # (a KL that moves within the epoch is averaged over steps, not over rows).
+        assert epoch.loss == pytest.approx([n + k for n, k in zip(epoch.nll, epoch.kl)], rel=1e-2)
+        assert epoch.seconds > 0.0
+    assert run.train_seconds == pytest.approx(sum(e.seconds for e in run.history), abs=1e-2)
+
+
+def test_the_seconds_of_an_epoch_are_all_of_them(tmp_path):
+    """Checkpoints within an epoch do not restart its clock."""
+    run = fit(make_network(), make_data(), SHORT, folder=tmp_path, checkpoint_seconds=0.0)
+    assert sum(e.seconds for e in run.history) == pytest.approx(run.train_seconds, rel=0.1)
+
+
+def test_callbacks_are_called_in_the_order_given():
+    order = []
+
+    class Named(Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def on_epoch_end(self, run, epoch):
+            order.append(self.name)
+
+    fit(make_network(), make_data(), SHORT, callbacks=[Named("a"), Named("b")])
+    assert order == ["a", "b"] * 3
+
+
+@pytest.mark.parametrize("hook", ["on_train_start", "on_epoch_end", "on_checkpoint", "on_train_end"])
+def test_an_exception_in_a_callback_is_the_callers(hook, tmp_path):
+    class Mine(Exception):
+        pass
+
+    def fail(*_):
+        raise Mine("stop")
+
+    callback = Callback()
+    setattr(callback, hook, fail)
+    with pytest.raises(Mine, match=r"^stop$"):
+        fit(make_network(), make_data(), SHORT, callbacks=[callback], folder=tmp_path)
+
+
+# --- the line ---------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_silent_where_nobody_looks(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    fit(make_network(), make_data(), SHORT, progress=None)
+    assert stream.getvalue() == ""
+
+
+def test_progress_shows_on_a_terminal_unless_told_not_to(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    fit(make_network(), make_data(), SHORT, progress=False)
+    assert stream.getvalue() == ""
+    fit(make_network(), make_data(), SHORT, progress=None)
+    assert "epoch 3/3" in stream.getvalue()
+
+
+@pytest.mark.parametrize("replicates", [1, 3])
+def test_progress_writes_one_line_an_epoch(replicates):
+    stream = io.StringIO()
+    run = fit(
+        make_network(),
+        make_data(),
+        SHORT,
+        replicates=replicates,
+        callbacks=[Progress(stream, force=True)],
+    )
+    written = stream.getvalue()
+    assert written.endswith("\n")
+    assert written.count("\n") == 1
+    lines = written.strip("\n").split("\r\x1b[2K")[1:]
+    assert len(lines) == 3
+    number = r"-?\d+\.\d+" if replicates == 1 else r"-?\d+\.\d+–-?\d+\.\d+–-?\d+\.\d+"
+    for epoch, line in enumerate(lines, start=1):
+        pattern = rf"[━╌]{{20}}  epoch {epoch}/3  nll {number}  kl {number}  density {number}  \d+:\d\d left"
+        assert re.fullmatch(pattern, line)
+    assert lines[-1].startswith("━" * 20 + "  ")
+    first = sorted(v / 23 for v in run.history[0].nll)
+    assert f"nll {first[0]:.4f}" in lines[0]
+    assert f"{first[-1]:.4f}  kl" in lines[0]
+
+
+def test_progress_tells_of_a_stop():
+    stream = io.StringIO()
+    progress = Progress(stream, force=True)
+    stopped = Stopped(2, 7, 31, "the KL of layer 0 was not finite")
+    progress.on_replicate_stopped(None, stopped)
+    assert stream.getvalue() == f"\r\x1b[2K{stopped}\n"
+    assert str(stopped) == (
+        "Replicate 2 (seed 7) stopped at step 31: the KL of layer 0 was not finite. "
+        "Lower its learning rate; the other replicates go on."
+    )
+
+
+def test_spread():
+    nan, inf = float("nan"), float("inf")
+    assert _spread([3.0, 1.0, 2.0], ".1f") == "1.0–2.0–3.0"
+    assert _spread([nan, 1.25, inf], ".1f") == "1.2"
+    assert _spread([nan], ".1f") == "–"
+
+
+def test_the_middle_of_an_even_number_is_the_mean_of_the_middle_two():
+    assert _spread([1.0, 2.0, 4.0, 9.0], ".1f") == "1.0–3.0–9.0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00"), (7325, "2:02:05")]
+)
+def test_clock(seconds, text):
+    assert _clock(seconds) == text
+
+
+# --- the log ----------------------------------------------------------------------------------------
+
+
+def strict(line):
+    def refuse(name):
+        raise ValueError(name)
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def test_json_log(tmp_path):
+    """One object per line that any JSON reader takes: start, epochs, stops, end."""
+    path = tmp_path / "new" / "log.jsonl"
+    rates = {"learning_rate": [1e-2, float("inf")]}
+    run = fit(make_network(), make_data(), SHORT, replicates=2, vary=rates, callbacks=[JsonLog(path)])
+    lines = [strict(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["event"] for line in lines] == ["start", "stopped", "epoch", "epoch", "epoch", "end"]
+    assert lines[0]["seeds"] == [0, 1]
+    assert lines[0]["mode"] == "eager"
+    assert (lines[0]["from_epoch"], lines[0]["epochs"]) == (0, 3)
+    assert (lines[1]["replicate"], lines[1]["seed"], lines[1]["step"]) == (1, 1, 1)
+    for line, epoch in zip(lines[2:5], run.history):
+        held = {k: v for k, v in line.items() if k not in ("event", "time")}
+        assert Epoch(**held) == epoch
+    assert lines[-1]["train_seconds"] == run.train_seconds
+    times = [line["time"] for line in lines]
+    assert times == sorted(times)
+
+
+def test_json_log_goes_on_in_the_same_file(tmp_path):
+    path = tmp_path / "log.jsonl"
+    for _ in range(2):
+        fit(make_network(), make_data(), SHORT, callbacks=[JsonLog(path)])
+    assert sum(strict(line)["event"] == "start" for line in path.read_text().splitlines()) == 2
+
+
+def test_tensorboard_says_what_it_needs(monkeypatch):
+    from sparsebnn.training import TensorBoard
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError) as error:
+        TensorBoard("runs")
+    assert str(error.value) == "The TensorBoard callback needs 'tensorboard': pip install tensorboard"

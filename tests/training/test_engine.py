@@ -1,0 +1,266 @@
+"""engine.py: recorded and compiled steps equal the eager one; a replicate that breaks stops alone."""
+
+import logging
+import math
+import re
+
+import pytest
+import torch
+
+from sparsebnn.training import Callback
+from training.runs import (
+    EXAMPLES,
+    FAMILIES,
+    SHORT,
+    TOLERANCE,
+    Settings,
+    distance,
+    fit,
+    make_data,
+    make_network,
+    parameters,
+    same,
+)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Steps run as the graph that was recorded for the compiler."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+
+
+def said(caplog):
+    """What the library logged; the recorder of graphs logs too."""
+    return [record.getMessage() for record in caplog.records if record.name == "sparsebnn"]
+
+
+def check_fast_step(kind, family, dtype, replicates):
+    network, data = make_network(kind, family, dtype), make_data(kind)
+    eager = fit(network, data, replicates=replicates)
+    fast = fit(network, data, replicates=replicates, mode="compiled")
+    assert eager.mode == "eager"
+    assert fast.mode == "compiled"
+    assert fast.compile_seconds > 0.0
+    assert distance(parameters(fast), parameters(eager)) <= TOLERANCE[dtype]
+    for ours, other in zip(fast.history, eager.history):
+        assert ours.loss == pytest.approx(other.loss, rel=10 * TOLERANCE[dtype])
+        assert ours.kl == pytest.approx(other.kl, rel=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*((family, torch.float64) for family in FAMILIES), ("spike_slab", torch.float32)],
+)
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_is_the_eager_one(family, dtype):
+    check_fast_step("mlp", family, dtype, replicates=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_in_single_precision(kind, family):
+    check_fast_step(kind, family, torch.float32, replicates=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("conv", "spike_slab"), pytest.param("converted", "concrete", marks=pytest.mark.slow)],
+)
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_of_convolutions(kind, family):
+    check_fast_step(kind, family, torch.float64, replicates=2)
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_of_one_replicate():
+    check_fast_step("mlp", "spike_slab", torch.float64, replicates=1)
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_with_weights_bytes_and_rates_of_its_own():
+    """Nothing of the data, rates or schedules is frozen into the recording."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randint(256, (23, 4), generator=g, dtype=torch.uint8)
+    weight = torch.rand(23, generator=g)
+    data = (x, make_data()[1], weight)
+    settings = Settings(6, 8, 1e-2, {"inclusion_logit": 0.1}, warmup=0.5)
+    options = {"replicates": 2, "vary": {"learning_rate": [1e-2, 3e-2], "prior.inclusion_prob": [0.1, 0.6]}}
+    eager = fit(make_network(), data, settings, **options)
+    fast = fit(make_network(), data, settings, mode="compiled", **options)
+    assert fast.mode == "compiled"
+    assert distance(parameters(fast), parameters(eager)) <= 1e-10
+
+
+@pytest.mark.slow
+def test_a_real_backend_takes_the_recorded_step(monkeypatch):
+    """Dynamo and AOT autograd accept the graph; code generation is left out."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: real(graph, backend="aot_eager", fullgraph=True))
+    check_fast_step("mlp", "spike_slab", torch.float64, replicates=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor uses what torch itself deprecates
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [*(("mlp", family) for family in FAMILIES), ("conv", "spike_slab"), ("converted", "concrete")],
+)
+def test_the_compiled_step_is_the_eager_one(kind, family, dtype):
+    check_fast_step(kind, family, dtype, replicates=3)
+
+
+def test_auto_compiles_only_what_repays_it():
+    assert fit(make_network(), make_data(), SHORT, mode="auto").mode == "eager"
+
+
+def test_when_compiling_fails_training_goes_on_eagerly(monkeypatch, caplog):
+    """One line says so; the result is the eager one."""
+
+    def broken(*_, **__):
+        raise RuntimeError("no compiler\nsecond line")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with caplog.at_level(logging.WARNING, logger="sparsebnn"):
+        run = fit(make_network(), make_data(), SHORT, replicates=2, mode="compiled")
+    assert said(caplog) == [
+        "Compiling the training step failed (RuntimeError: no compiler); running it eagerly."
+    ]
+    assert run.mode == "eager"
+    assert same(parameters(run), parameters(fit(make_network(), make_data(), SHORT, replicates=2)))
+
+
+def test_when_the_compiled_step_fails_in_its_rehearsal_nothing_is_changed(monkeypatch, caplog):
+    """The step breaks after having been compiled; noise already worked."""
+    made = []
+
+    def brittle(graph, **_):
+        made.append(graph)
+
+        def run(*arguments):
+            result = graph(*arguments)
+            if len(made) > 1 and made[-1] is graph:
+                raise RuntimeError("illegal instruction")
+            return result
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", brittle)
+    with caplog.at_level(logging.WARNING, logger="sparsebnn"):
+        run = fit(make_network(), make_data(), SHORT, replicates=2, mode="compiled")
+    assert len(said(caplog)) == 1
+    assert run.mode == "eager"
+    assert same(parameters(run), parameters(fit(make_network(), make_data(), SHORT, replicates=2)))
+
+
+# --- a replicate that breaks ------------------------------------------------------------------------
+
+
+class Break(Callback):
+    """Puts a NaN into one parameter of one replicate after an epoch."""
+
+    def __init__(self, replicate, name="network.2.weights.mean", after=0):
+        self.replicate, self.name, self.after = replicate, name, after
+        self.told = []
+
+    def on_epoch_end(self, run, epoch):
+        if epoch.epoch == self.after:
+            run.replicas.parameters[self.name][self.replicate].view(-1)[1] = math.nan
+
+    def on_replicate_stopped(self, run, stopped):
+        self.told.append(stopped)
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype"), [("eager", torch.float32), ("eager", torch.float64), ("compiled", torch.float32)]
+)
+@pytest.mark.usefixtures("recorded")
+def test_a_broken_replicate_stops_alone(mode, dtype, caplog):
+    """The other nine are, bit for bit, those of the same ten without the injection."""
+    network, data = make_network(dtype=dtype), make_data()
+    broken = Break(6)
+    whole = fit(network, data, SHORT, replicates=10, mode=mode)
+    with caplog.at_level(logging.WARNING, logger="sparsebnn"):
+        run = fit(network, data, SHORT, replicates=10, mode=mode, callbacks=[broken])
+    assert [(s.replicate, s.seed, s.step) for s in run.stopped] == [(6, 6, 3)]
+    assert broken.told == run.stopped
+    assert run.stopped[0].where == "the value of 2.weights.mean was not finite"
+    assert said(caplog) == [
+        "Replicate 6 (seed 6) stopped at step 3: the value of 2.weights.mean was not finite. "
+        "Lower its learning rate; the other replicates go on."
+    ]
+    for k in range(10):
+        if k != 6:
+            assert same(parameters(run, k), parameters(whole, k)), k
+            assert [e.loss[k] for e in run.history] == [e.loss[k] for e in whole.history]
+
+
+@pytest.mark.parametrize("rate", [math.inf, 1e30])
+def test_a_learning_rate_that_breaks_one_of_ten(rate):
+    """One rate of ten is absurd; the other nine do not notice."""
+    network, data = make_network(dtype=torch.float32), make_data()
+    rates = [1e-2] * 10
+    whole = fit(network, data, SHORT, replicates=10, vary={"learning_rate": [*rates[:6], 2e-2, *rates[7:]]})
+    run = fit(network, data, SHORT, replicates=10, vary={"learning_rate": [*rates[:6], rate, *rates[7:]]})
+    assert [s.replicate for s in run.stopped] == [6]
+    assert run.stopped[0].step == 1
+    assert re.search(r"of (layer )?[02](\.| )", run.stopped[0].where), run.stopped[0].where
+    assert all(same(parameters(run, k), parameters(whole, k)) for k in range(10) if k != 6)
+    plain = fit(network, data, SHORT, replicates=10)
+    assert all(distance(parameters(run, k), parameters(plain, k)) <= 1e-5 for k in range(10) if k != 6)
+
+
+def test_when_all_have_stopped_training_stops():
+    network, data = make_network(), make_data()
+    with pytest.raises(FloatingPointError) as error:
+        fit(network, data, SHORT, replicates=[4, 9], vary={"learning_rate": [math.inf, math.inf]})
+    message = str(error.value)
+    assert message.startswith("Every replicate stopped. Replicate 0 (seed 4) stopped at step 1: the ")
+    assert " Replicate 1 (seed 9) stopped at step 1: the " in message
+    assert message.endswith("Lower its learning rate; the other replicates go on.")
+
+
+class BadGradient(torch.autograd.Function):
+    """The identity, with a gradient that is not a number."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output): ...
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * math.nan
+
+
+class Poisoned(torch.nn.Module):
+    """A network whose outputs are fine and whose gradients are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = make_network()
+
+    def forward(self, x):
+        return BadGradient.apply(self.inner(x))
+
+
+@pytest.mark.parametrize("replicates", [1, 2])
+def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
+    """The loss is finite, its gradient is not: the parameters stay as they were."""
+    seen = []
+
+    class Look(Callback):
+        def on_replicate_stopped(self, run, stopped):
+            seen.append(stopped)
+            for name, parameter in run.replicas.parameters.items():
+                assert torch.isfinite(parameter[stopped.replicate]).all(), name
+
+    with pytest.raises(FloatingPointError, match=r"stopped at step 0: the gradient of "):
+        fit(Poisoned(), make_data(), SHORT, replicates=replicates, callbacks=[Look()])
+    assert len(seen) == replicates

@@ -1,0 +1,532 @@
+"""loop.py: runs that are interrupted, killed or out of disk go on exactly where they stopped."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.training import Callback, CheckpointError, Interrupted
+from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
+
+NETWORK, DATA = make_network(family="flow"), make_data()
+OPTIONS = {"replicates": 2, "vary": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
+FILE = "checkpoint.safetensors"
+
+
+def history(run):
+    """All that was reported, without the clock."""
+    return [dataclasses.replace(epoch, seconds=0.0) for epoch in run.history]
+
+
+class Stop(Callback):
+    """Raises when told so for the n-th time: on an epoch's end, or when a checkpoint was written."""
+
+    def __init__(self, hook, at):
+        self.left = at
+        setattr(self, hook, self.count)
+
+    def count(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            raise Halt
+
+
+class Halt(Exception):
+    pass
+
+
+class Send(Callback):
+    """Sends this process a signal after the first epoch."""
+
+    def __init__(self, number, times=1):
+        self.number, self.times = number, times
+
+    def on_epoch_end(self, run, epoch):
+        if epoch.epoch == 0:
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fit(NETWORK, DATA, SHORT, **OPTIONS)
+
+
+# --- resume -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, 3, 5, 7])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, whole, checkpoints):
+    """Stopped after the n-th checkpoint; with 3 steps an epoch the third is at its end."""
+    options = {**OPTIONS, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        fit(NETWORK, DATA, SHORT, callbacks=[Stop("on_checkpoint", checkpoints)], **options)
+    _, header = read(tmp_path)
+    assert (header["epoch"], header["position"]) == divmod(checkpoints, 3)
+    run = fit(NETWORK, DATA, SHORT, resume=True, **options)
+    assert same(parameters(run), parameters(whole))
+    assert history(run) == history(whole)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete"])
+def test_a_single_replicate_resumes_exactly(tmp_path, family):
+    network = make_network(family=family, dtype=torch.float32)
+    straight = fit(network, DATA, SHORT)
+    stop = Stop("on_checkpoint", 4)
+    with pytest.raises(Halt):
+        fit(network, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0, callbacks=[stop])
+    run = fit(network, DATA, SHORT, folder=tmp_path, resume=True)
+    assert same(parameters(run), parameters(straight))
+    assert history(run) == history(straight)
+    assert same(dict(run.network.state_dict()), dict(straight.network.state_dict()))
+
+
+def test_a_finished_run_resumes_to_itself(tmp_path, whole):
+    fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+    assert history(run) == history(whole)
+
+
+def test_resume_from_nothing_begins(tmp_path, whole):
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path / "new", resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+def test_without_resume_a_run_begins_anew(tmp_path, whole):
+    fit(NETWORK, DATA, SHORT, folder=tmp_path, seed=50, **OPTIONS)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+def test_the_dead_stay_dead(tmp_path):
+    """A replicate that stopped before the interruption is not told of twice."""
+    options = {"replicates": 3, "vary": {"learning_rate": [1e-2, float("inf"), 1e-2]}}
+    straight = fit(NETWORK, DATA, SHORT, **options)
+    options["folder"] = tmp_path
+    with pytest.raises(Halt):
+        fit(NETWORK, DATA, SHORT, callbacks=[Stop("on_epoch_end", 2)], checkpoint_seconds=0.0, **options)
+    run = fit(NETWORK, DATA, SHORT, resume=True, **options)
+    assert run.stopped == straight.stopped
+    assert len(run.stopped) == 1
+    assert all(same(parameters(run, k), parameters(straight, k)) for k in (0, 2))
+    # What was good before it stopped is kept beside.
+    kept = [p.name for p in tmp_path.iterdir() if p.name != FILE]
+    assert kept == ["checkpoint-before-step-1.safetensors"]
+
+
+def test_what_a_killed_run_left_behind_is_cleared(folder, whole):
+    """A kill while writing leaves a temporary file, which nobody else would remove."""
+    (folder / f".{FILE}.0123abcd").write_bytes(b"half a check")
+    run = fit(NETWORK, DATA, SHORT, folder=folder, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+    assert os.listdir(folder) == [FILE]
+
+
+# --- interruption -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_checkpoint_and_a_hint(tmp_path, whole, number):
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted) as error:
+        fit(NETWORK, DATA, SHORT, folder=tmp_path, callbacks=[Send(number)], **OPTIONS)
+    path = tmp_path / FILE
+    assert str(error.value) == (
+        f"Interrupted in epoch 1. Saved to {path}; call train again with resume=True to go on."
+    )
+    assert isinstance(error.value, KeyboardInterrupt)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert os.listdir(tmp_path) == [FILE]
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+    assert history(run) == history(whole)
+
+
+def test_an_interrupt_without_a_folder_says_what_is_lost():
+    with pytest.raises(Interrupted) as error:
+        fit(NETWORK, DATA, SHORT, callbacks=[Send(signal.SIGINT)])
+    assert str(error.value) == "Interrupted in epoch 1. Nothing was saved, because no folder was given."
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt) as error:
+        fit(NETWORK, DATA, SHORT, folder=tmp_path, callbacks=[Send(signal.SIGINT, times=2)])
+    assert not isinstance(error.value, Interrupted)
+    assert os.listdir(tmp_path) == []
+
+
+def test_training_in_a_thread_leaves_signals_alone(whole):
+    """Handlers belong to the main thread."""
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(fit(NETWORK, DATA, SHORT, **OPTIONS)))
+    thread.start()
+    thread.join()
+    assert same(parameters(runs[0]), parameters(whole))
+
+
+# --- a checkpoint that must not be used -----------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run stopped in its second epoch."""
+    stop = Stop("on_checkpoint", 4)
+    with pytest.raises(Halt):
+        fit(NETWORK, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0, callbacks=[stop], **OPTIONS)
+    return tmp_path
+
+
+def read(folder):
+    with safetensors.safe_open(str(folder / FILE), framework="pt") as file:
+        meta = file.metadata()
+        return meta, json.loads(meta["json"])
+
+
+def refusal(folder, network=NETWORK, data=DATA, settings=SHORT, **options):
+    before = (folder / FILE).read_bytes()
+    with pytest.raises(CheckpointError) as error:
+        fit(network, data, settings, folder=folder, resume=True, **{**OPTIONS, **options})
+    assert (folder / FILE).read_bytes() == before
+    return str(error.value)
+
+
+X, Y = DATA
+OTHERS = {
+    "settings": {"settings": dataclasses.replace(SHORT, learning_rate=2e-2)},
+    "rows": {"data": (X[:20], Y[:20])},
+    "targets": {"data": (X, (Y + 1) % 3)},
+    "seeds": {"replicates": [5, 6]},
+    "architecture": {
+        "network": sparsebnn.mlp([4, 7, 3], family="flow", family_options={"hidden": (5, 4)}).double()
+    },
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_checkpoint_of_another_run(folder, what):
+    assert refusal(folder, **OTHERS[what]) == (
+        f"{folder / FILE} belongs to another run: its {what} differ. "
+        "Resume with the same network, data, seeds and settings, or choose another folder."
+    )
+
+
+SILENT = {
+    "x": {"data": (X + 1.0, Y)},
+    "weight": {"data": (X, Y, torch.full((23,), 2.0))},
+    "varied rates": {"vary": {**OPTIONS["vary"], "temperature": [1.0, 0.1]}},
+    "varied buffers": {"vary": {**OPTIONS["vary"], "prior.inclusion_prob": [0.1, 0.9]}},
+    "prior": {"network": make_network(family="flow", prior=sparsebnn.SpikeSlabPrior(0.5, std=3.0))},
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_a_checkpoint_of_a_run_that_differs_elsewhere(folder, what):
+    """All that the result depends on must agree, or 'exactly where it stopped' would not be true."""
+    assert " belongs to another run: " in refusal(folder, **SILENT[what])
+
+
+def test_a_checkpoint_in_another_precision(folder):
+    network = make_network(family="flow", dtype=torch.float32)
+    message = refusal(folder, network=network)
+    assert message.startswith(f"{folder / FILE} belongs to another ")
+
+
+def test_a_checkpoint_that_is_cut_short(folder):
+    path = folder / FILE
+    path.write_bytes(path.read_bytes()[:-100])
+    message = refusal(folder)
+    assert message.startswith(f"{path} is damaged or truncated (")
+    assert message.endswith("). Use an earlier checkpoint.")
+
+
+def test_a_checkpoint_of_another_version(folder):
+    meta, _ = read(folder)
+    tensors = safetensors.torch.load_file(folder / FILE)
+    safetensors.torch.save_file(tensors, folder / FILE, metadata={**meta, "version": "0"})
+    assert refusal(folder) == (
+        f"{folder / FILE} has checkpoint version 0; this release reads 1. "
+        "Resume it with the release that wrote it."
+    )
+
+
+def test_a_file_that_is_no_checkpoint(folder):
+    path = folder / FILE
+    safetensors.torch.save_file({"a": torch.zeros(1)}, path)
+    assert refusal(folder) == f"{path} is not a sparsebnn checkpoint (format None)."
+    torch.save({"a": torch.zeros(1)}, path)
+    assert refusal(folder).startswith(f"{path} is damaged or truncated (")
+    path.write_bytes(random.Random(1).randbytes(5000))
+    assert refusal(folder).startswith(f"{path} is damaged or truncated (")
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_disk_that_fills_up(tmp_path, whole, monkeypatch, fails):
+    """A clear error, the previous checkpoint intact and usable, nothing else left."""
+    calls, real = [], getattr(os, fails)
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, fails, full)
+        with pytest.raises(CheckpointError) as error:
+            fit(NETWORK, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0, **OPTIONS)
+    assert str(error.value) == (
+        f"The checkpoint {tmp_path / FILE} could not be written (No space left on device); "
+        "the previous checkpoint is intact. Free space or choose another folder, then resume."
+    )
+    assert os.listdir(tmp_path) == [FILE]
+    assert (read(tmp_path)[1]["epoch"], read(tmp_path)[1]["position"]) == (1, 1)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+NAN = X.clone()
+NAN[3, 1] = float("nan")
+PLAIN = nn.Sequential(nn.Linear(4, 3))
+DROPOUT = nn.Sequential(sparsebnn.Linear(4, 6), nn.Dropout(0.2), sparsebnn.Linear(6, 3))
+NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"data": (X, Y[:-1])},
+            "The 'y' of train must be as long as 'x' (23 rows). Got 22 rows instead. "
+            "Every array needs one row per example.",
+        ),
+        (
+            {"data": (X, Y, torch.ones(5))},
+            "The 'weight' of train must be as long as 'x' (23 rows). Got 5 rows instead. "
+            "Every array needs one row per example.",
+        ),
+        (
+            {"data": (X[:0], Y[:0])},
+            "The 'x' of train must be of at least one row. Got an empty batch instead. "
+            "Check the filter before.",
+        ),
+        (
+            {"data": (NAN, Y)},
+            "The 'x' of train must be finite. Got 1 NaN or infinite values, the first at (3, 1), instead. "
+            "Impute or drop those rows first.",
+        ),
+        (
+            {"data": (X, Y), "likelihood": Categorical(2)},
+            "The 'y' of Categorical must be labels from 0 to 1. Got labels from 0 to 2 instead. "
+            "Encode classes as 0, 1, 2 …, or raise n_classes.",
+        ),
+        (
+            {"data": (X, Y - 1)},
+            "The 'y' of Categorical must be labels from 0 to 1. Got labels from -1 to 1 instead. "
+            "Encode classes as 0, 1, 2 …, or raise n_classes.",
+        ),
+        (
+            {"data": (X, Y.double())},
+            "The 'y' of Categorical must be a vector of integer labels. "
+            "Got torch.float64 of shape (23,) instead. Encode classes as 0, 1, 2 ….",
+        ),
+        (
+            {"data": (X, Y, torch.linspace(-0.5, 1.0, 23))},
+            "The 'weight' of train must be at least 0 everywhere. Got -0.5 instead.",
+        ),
+        ({"data": (X,)}, "The 'data' of train must be (x, y) or (x, y, weight). Got 1 arrays instead."),
+        (
+            {"data": (X[:, 0], Y)},
+            "The 'x' of train must be of shape (rows, …). Got shape (23,) instead.",
+        ),
+        (
+            {"network": PLAIN},
+            "The 'network' of train must be a module with Bayesian layers. Got Sequential instead. "
+            "Build it with mlp, lenet or convert.",
+        ),
+        (
+            {"network": DROPOUT},
+            "The 'network' of train must be free of dropout, whose noise no replicate's seed would govern. "
+            "Got dropout at ['1'] instead. Set p=0 or remove it.",
+        ),
+        (
+            {"network": NORMED},
+            "The 'network' of train must be replicable. Got a network instead, in which "
+            "1 (BatchNorm1d) updates running statistics, which replicates cannot share; "
+            "call .eval() on it, use track_running_stats=False, or GroupNorm or LayerNorm.",
+        ),
+        (
+            {"replicates": 0},
+            "The 'replicates' of train must be a whole number of at least 1. Got 0 instead.",
+        ),
+        (
+            {"replicates": [3, 4, 3]},
+            "The 'replicates' of train must be a number or distinct seeds. Got [3, 4, 3] instead.",
+        ),
+        (
+            {"replicates": []},
+            "The 'replicates' of train must be a number or distinct seeds. Got [] instead.",
+        ),
+        (
+            {"mode": "eagre"},
+            "The 'mode' of train must be one of 'auto', 'eager', 'compiled'. Got 'eagre' instead. "
+            "Did you mean 'eager'?",
+        ),
+        (
+            {"vary": {"prior.inclusion": [0.1]}},
+            "The 'vary' of train must be the name of a buffer, such as prior.inclusion_prob, prior.mean, "
+            "prior.std. Got 'prior.inclusion' instead.",
+        ),
+        (
+            {"vary": {"learning_rates.mean": [0.1]}},
+            "The 'vary' of train must be one of 'temperature', 'learning_rate'. "
+            "Got 'learning_rates.mean' instead.",
+        ),
+        (
+            {"vary": {"temperature": [0.1, 0.2]}},
+            "The 'vary[temperature]' of train must be one value per replicate (1). Got shape (2,) instead.",
+        ),
+        (
+            {"vary": {"prior.inclusion_prob": [0.1, 0.2]}},
+            "The 'vary[prior.inclusion_prob]' of train must be one value per replicate (1). "
+            "Got shape (2,) instead.",
+        ),
+        (
+            {"resume": True},
+            "The 'resume' of train must be used with folder=.... Got no folder instead.",
+        ),
+        (
+            {"likelihood": "gausian"},
+            "The 'likelihood' of train must be one of 'categorical', 'bernoulli', 'gaussian'. "
+            "Got 'gausian' instead. Did you mean 'gaussian'?",
+        ),
+    ],
+)
+def test_messages(change, message):
+    arguments = {"network": make_network(), "data": DATA, "settings": SHORT, **change}
+    with pytest.raises(InvalidInput) as error:
+        fit(**arguments)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": (X, Y + 2)},
+        {"data": (X, (Y > 0).long()), "likelihood": "bernoulli"},
+        {"data": (X, X[:, :2]), "likelihood": "gaussian"},
+    ],
+    ids=["more classes than outputs", "bernoulli", "gaussian"],
+)
+def test_a_network_with_another_number_of_outputs(change):
+    """Three outputs; the targets need five, one or two."""
+    with pytest.raises(InvalidInput, match="outputs"):
+        fit(**{"network": make_network(), "settings": SHORT, **change})
+
+
+@pytest.mark.parametrize("weight", [torch.ones(23, 1), torch.full((23,), float("inf"))])
+def test_weights_that_make_no_sense(weight):
+    with pytest.raises(InvalidInput, match="'weight'"):
+        fit(make_network(), (X, Y, weight), SHORT)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5, float("nan")])
+def test_a_varied_prior_must_be_one(value):
+    """As the prior's own constructor says."""
+    with pytest.raises(InvalidInput):
+        fit(make_network(), DATA, SHORT, vary={"prior.inclusion_prob": [value]})
+
+
+def test_norms_in_eval_mode_are_shared():
+    """Their running statistics no longer change, so replicates can share them."""
+    network = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Linear(6, 3))
+    network[1].eval()
+    before = network[1].running_mean.clone()
+    run = fit(network, DATA, SHORT, replicates=2)
+    assert len(run.history) == 3
+    assert torch.equal(run.networks[0][1].running_mean, before)
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+import sparsebnn
+from sparsebnn.training import Callback
+from training.runs import Settings, make_data, make_network
+class Slow(Callback):
+    said = False
+    def on_train_start(self, run):
+        print("started", flush=True)
+    def on_checkpoint(self, run, path):
+        if not self.said:
+            print("saved", flush=True)
+        self.said = True
+        time.sleep(0.004)
+run = sparsebnn.train(
+    make_network(), make_data(), settings=Settings(40, 4, 1e-2), replicates=2, device="cpu", mode="eager",
+    folder=sys.argv[1], resume=True, checkpoint_seconds=0.0, callbacks=[Slow()], progress=False,
+)
+torch.save(run.replicas.parameters, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments(tmp_path):
+    """Resumed until it is done, the run ends as the one nobody killed."""
+    program = textwrap.dedent(PROGRAM).format(tests=str(Path(__file__).parents[1]))
+    luck = random.Random(7)
+    folder, result = tmp_path / "run", tmp_path / "result.pt"
+    positions = []
+    kills, deadline = 0, time.monotonic() + 140
+    while not result.exists():
+        assert time.monotonic() < deadline
+        arguments = [sys.executable, "-c", program, str(folder), str(result)]
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        try:
+            assert child.stdout.readline() == "started\n"
+            if luck.random() < 0.8:
+                assert child.stdout.readline() == "saved\n"
+            if kills < 20:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(luck.uniform(0.0, 0.15))
+        finally:
+            if kills < 20 and child.poll() is None:
+                child.kill()
+            child.wait(100)
+            child.stdout.close()
+        if child.returncode == -signal.SIGKILL:
+            kills += 1
+            if (folder / FILE).exists():
+                positions.append((read(folder)[1]["epoch"], read(folder)[1]["position"]))
+        else:
+            assert child.returncode == 0
+    assert kills == 20
+    assert positions == sorted(positions)
+    assert len(set(positions)) > 5
+    straight = fit(make_network(), make_data(), Settings(40, 4, 1e-2), replicates=2)
+    assert same(torch.load(result), parameters(straight))
