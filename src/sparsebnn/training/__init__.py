@@ -2,9 +2,11 @@
 
 from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Stopped, TensorBoard
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.loop import Interrupted, Run, train
+from sparsebnn.training.loop import train
 from sparsebnn.training.objective import Batch, Objective, Parts
+from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
+from sparsebnn.training.session import Interrupted
 from sparsebnn.training.settings import Settings
 
 __all__ = [

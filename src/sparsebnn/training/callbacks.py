@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from sparsebnn.training.loop import Run
+    from sparsebnn.training.run import Run
 
 __all__ = ["Epoch", "Stopped", "Callback", "Progress", "JsonLog", "TensorBoard"]
 

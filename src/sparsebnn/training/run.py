@@ -1,0 +1,50 @@
+"""A training run and its results."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from sparsebnn.likelihoods import Likelihood
+from sparsebnn.training.callbacks import Epoch, Stopped
+from sparsebnn.training.engine import Engine
+from sparsebnn.training.replicas import Replicas
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A training run and, when it is over, its results, one per replicate."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.settings, self.batches = engine.settings, engine.batches
+        self.seeds = engine.replicas.seeds
+        self.mode = engine.mode
+        self.epoch = 0
+        self.history: list[Epoch] = []
+        self.stopped: list[Stopped] = []
+        self.train_seconds = 0.0
+
+    @property
+    def compile_seconds(self) -> float:
+        return self._engine.compile_seconds
+
+    @property
+    def replicas(self) -> Replicas:
+        """The stacked state, for work on all replicates at once."""
+        return self._engine.replicas
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The trained networks, ordinary modules in the order of the seeds."""
+        return [self.replicas.unstack(k).network for k in range(len(self.seeds))]
+
+    @property
+    def network(self) -> nn.Module:
+        """The trained network of the first (often only) replicate."""
+        return self.replicas.unstack(0).network
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of the first replicate, with what it learned."""
+        return self.replicas.unstack(0).likelihood

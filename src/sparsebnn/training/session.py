@@ -1,0 +1,271 @@
+"""One call of ``train``: epochs, looks at the clock, checkpoints, interruptions, trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsebnn.checks import invalid
+from sparsebnn.training import checkpoint
+from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
+from sparsebnn.training.engine import Engine
+from sparsebnn.training.run import Run
+
+__all__ = ["Interrupted", "Session"]
+
+_log = logging.getLogger("sparsebnn")
+_STEPS_BETWEEN_LOOKS = 50
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped from outside; the message says how to go on."""
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """A fingerprint of names and values."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+class Session:
+    """One call of train: runs epochs, looks up between steps, saves."""
+
+    def __init__(
+        self,
+        run: Run,
+        engine: Engine,
+        folder: str | Path | None,
+        checkpoint_seconds: float,
+        callbacks: Sequence[Callback],
+        progress: bool | None,
+    ) -> None:
+        self.run, self.engine = run, engine
+        self.path = None if folder is None else Path(folder) / "checkpoint.safetensors"
+        self.every = checkpoint_seconds
+        self.callbacks = list(callbacks)
+        if progress is not False:
+            self.callbacks.append(Progress(force=bool(progress)))
+        if self.path is not None:
+            # What a run that was killed while writing left behind.
+            for partial in self.path.parent.glob(f".{self.path.name}.*"):
+                partial.unlink(missing_ok=True)
+        self.position = 0
+        self._saved = time.monotonic()
+        self._interrupted = False
+
+    # -- state ----------------------------------------------------------------------------------------
+
+    def _tensors(self) -> dict[str, Tensor]:
+        engine, replicas = self.engine, self.engine.replicas
+        state = {f"parameter/{n}": t for n, t in replicas.parameters.items()}
+        for moment in ("first", "second"):
+            state.update({f"adam.{moment}/{n}": t for n, t in engine.state[moment].items()})
+        state.update({f"varied/{n}": t for n, t in replicas.varied.items()})
+        for name in ("step", "alive", "stopped_at", "totals"):
+            state[f"loop/{name}"] = engine[name]
+        return state
+
+    def _signature(self) -> dict[str, Any]:
+        """What must agree for a run to go on: settings, data size, seeds, shapes."""
+        settings = dataclasses.asdict(self.run.settings)
+        shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
+        replicas = self.engine.replicas
+        batches = self.engine.batches
+        return {
+            "architecture": shapes,
+            "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
+            "rows": batches.rows,
+            "targets": _digest({"y": batches.y}),
+            "inputs or weights": _digest(batches.tensors()),
+            "priors and other buffers": _digest({**replicas.shared, **replicas.varied}),
+            "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
+            "likelihood": repr(replicas.objective.likelihood),
+            "seeds": self.run.seeds,
+        }
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        header = {
+            "signature": self._signature(),
+            "epoch": self.run.epoch,
+            "position": self.position,
+            "history": [dataclasses.asdict(e) for e in self.run.history],
+            "stopped": [dataclasses.asdict(s) for s in self.run.stopped],
+            "train_seconds": self.run.train_seconds,
+        }
+        checkpoint.write(self.path, self._tensors(), header)
+        self._saved = time.monotonic()
+        self._tell(lambda c: c.on_checkpoint(self.run, self.path))  # type: ignore[arg-type]
+
+    def load(self) -> None:
+        if self.path is None:
+            raise invalid("resume", "train", "used with folder=...", "no folder")
+        if not self.path.exists():
+            return
+        tensors, header = checkpoint.read(self.path)
+        mine = self._signature()
+        for key, value in header["signature"].items():
+            if json.loads(json.dumps(mine[key])) != value:
+                raise checkpoint.CheckpointError(
+                    f"{self.path} belongs to another run: its {key} differ. "
+                    "Resume with the same network, data, seeds and settings, or choose another folder."
+                )
+        checkpoint.restore(self._tensors(), tensors, self.path)
+        self.run.epoch, self.position = header["epoch"], header["position"]
+        self.run.history = [Epoch(**e) for e in header["history"]]
+        self.run.stopped = [Stopped(**s) for s in header["stopped"]]
+        self.run.train_seconds = header["train_seconds"]
+
+    # -- the loop -------------------------------------------------------------------------------------
+
+    def _tell(self, call: Callable[[Callback], None]) -> None:
+        for callback in self.callbacks:
+            call(callback)
+
+    def go(self) -> None:
+        run, engine = self.run, self.engine
+        if run.epoch < run.settings.epochs:
+            engine.prepare()
+        run.mode = engine.mode
+        self._tell(lambda c: c.on_train_start(run))
+        with self._signals():
+            while run.epoch < run.settings.epochs:
+                self._epoch()
+        if self.path is not None:
+            self.save()
+        self._tell(lambda c: c.on_train_end(run))
+
+    def _epoch(self) -> None:
+        run, engine = self.run, self.engine
+        began, spent = time.perf_counter(), 0.0
+        engine.begin_epoch(run.epoch, self.position)
+        per_epoch = run.batches.per_epoch
+        while self.position < per_epoch:
+            chunk = min(per_epoch - self.position, self._chunk())
+            engine.run(chunk)
+            self.position += chunk
+            if self.position < per_epoch and self._due():
+                self._wait()
+                spent += time.perf_counter() - began
+                self._look()
+                began = time.perf_counter()
+        self._wait()
+        spent += time.perf_counter() - began
+        run.train_seconds += spent
+        engine.check()
+        epoch = self._finished(spent)
+        run.history.append(epoch)
+        run.epoch, self.position = run.epoch + 1, 0
+        self._check_stopped()
+        self._tell(lambda c: c.on_epoch_end(run, epoch))
+        if self._due():
+            self._look()
+
+    def _chunk(self) -> int:
+        """Steps between two looks at the clock: on a CPU every one, on a GPU enough to stay busy."""
+        return _STEPS_BETWEEN_LOOKS if self.engine.device.type == "cuda" else 1
+
+    def _wait(self) -> None:
+        if self.engine.device.type == "cuda":
+            torch.cuda.synchronize(self.engine.device)
+
+    def _due(self) -> bool:
+        waited = self.path is not None and time.monotonic() - self._saved >= self.every
+        return self._interrupted or waited
+
+    def _look(self) -> None:
+        self.engine.check()
+        self._check_stopped()
+        self.save()
+        if self._interrupted:
+            hint = "Nothing was saved, because no folder was given."
+            if self.path is not None:
+                hint = f"Saved to {self.path}; call train again with resume=True to go on."
+            raise Interrupted(f"Interrupted in epoch {self.run.epoch}. {hint}")
+
+    def _finished(self, seconds: float) -> Epoch:
+        loss, nll, kl = self.engine["totals"].T.tolist()
+        per_epoch = self.run.batches.per_epoch
+        return Epoch(
+            self.run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
+        )
+
+    def _density(self) -> list[float]:
+        logits = [p for n, p in self.engine.replicas.parameters.items() if n.endswith("inclusion_logit")]
+        if not logits:
+            return [1.0] * len(self.run.seeds)
+        kept = sum((torch.sigmoid(p) > 0.5).flatten(1).sum(1) for p in logits)
+        assert isinstance(kept, Tensor)
+        return (kept / sum(p[0].numel() for p in logits)).tolist()
+
+    # -- trouble --------------------------------------------------------------------------------------
+
+    def _check_stopped(self) -> None:
+        known = {s.replicate for s in self.run.stopped}
+        for k, step in enumerate(self.engine["stopped_at"].tolist()):
+            if step < 0 or k in known:
+                continue
+            stopped = Stopped(k, self.run.seeds[k], step, self._diagnose(k))
+            self.run.stopped.append(stopped)
+            self._keep_last_good(step)
+            _log.warning("%s", stopped)
+            self._tell(lambda c, stopped=stopped: c.on_replicate_stopped(self.run, stopped))  # type: ignore[misc]
+        if len(self.run.stopped) == len(self.run.seeds):
+            raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
+
+    def _diagnose(self, k: int) -> str:
+        """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""
+        for name, parameter in self.engine.replicas.trained.items():
+            if not bool(torch.isfinite(parameter[k]).all()):
+                return f"the value of {name.removeprefix('network.')} was not finite"
+        if k in self.engine.culprits:
+            return f"the gradient of {self.engine.culprits[k].removeprefix('network.')} was not finite"
+        for name, moment in self.engine.state["first"].items():
+            if not bool(torch.isfinite(moment[k]).all()):
+                return f"the gradient of {name.removeprefix('network.')} was not finite"
+        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
+            if not bool(torch.isfinite(kl)):
+                return f"the KL of layer {name} was not finite"
+        return "the likelihood was not finite, after the last layer"
+
+    def _keep_last_good(self, step: int) -> None:
+        if self.path is not None and self.path.exists():
+            good = self.path.with_name(f"checkpoint-before-step-{step}.safetensors")
+            if not good.exists():
+                good.write_bytes(self.path.read_bytes())
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Interrupts ask the loop to save and stop; a second one stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+
+        wanted = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, handle) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
