@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -338,6 +339,14 @@ def test_quick_study_holds_every_theorem(quick):
     }
     assert sum(row["above_evidence"] for row in record["rows"]) == 0
     assert_theorems(record["rows"], sigmas=3.0)
+
+
+def test_the_theorems_hold_with_eight_inputs():
+    """The quick study has four inputs, the full one six; here all 256 structures of eight."""
+    wide = bound.Design("which one", 0.95, (0.5, 0.5, *(0.0,) * 6))
+    rows = bound.run(dataclasses.replace(bound.Spec.quick(), designs=(wide,)))
+    assert sum(row["above_evidence"] for row in rows) == 0
+    assert_theorems(rows, sigmas=3.0)
 
 
 def test_result_file_says_where_it_comes_from(quick):

@@ -61,7 +61,6 @@ class Family(nn.Module):
 
     name: str
     draws_weights = False
-    exact_kl = True
     priors: tuple[type[Prior], ...] = ()
 
     def __init__(self, shape: Sequence[int], initial: Initial) -> None:
@@ -79,6 +78,11 @@ class Family(nn.Module):
         given.check_shape(self.shape)
         # What one layer learns must not move another layer's prior.
         return copy.deepcopy(given)
+
+    @property
+    def exact_kl(self) -> bool:
+        """Whether ``kl`` is the divergence itself: so it is where the prior needs no drawn weights."""
+        return isinstance(self.prior, Prior) and not self.prior.drawn
 
     def reset_parameters(self) -> None:
         raise NotImplementedError

@@ -35,7 +35,6 @@ class Concrete(SpikeSlab):
 
     name = "concrete"
     draws_weights = True
-    exact_kl = False
     priors: tuple[type[Prior], ...] = (SpikeSlabPrior, HierarchicalPrior)
     temperature: Tensor
 
