@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.checks import InvalidInput
+from sparsebnn.checks import InvalidInput, check_choice
+from sparsebnn.experiments import STUDIES
 from sparsebnn.storage import StorageError
 from sparsebnn.training import Interrupted
 
@@ -73,7 +75,28 @@ def _app() -> Any:
 
             study.show(study.run(study.Spec(seed=seed, epochs=epochs), out, quiet))
 
+    @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    def reproduce(
+        study: str = typer.Argument("", help="Name of the study; without it, the list of all."),
+        options: list[str] = typer.Argument(None, help="The study's own options."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Run a study of the paper or of this project: its table, its figure, its result file."""
+        with _one_line_errors(debug):
+            _reproduce(study, options or [])
+
     return app
+
+
+def _reproduce(study: str, argv: list[str]) -> None:
+    """Every study keeps its own options: they go to its ``main`` as they came."""
+    if study in ("", "--help", "-h"):
+        width = max(map(len, STUDIES))
+        print("\n".join(f"{name:<{width}}  {shows}" for name, shows in STUDIES.items()))
+        print("\nExample: sparsebnn reproduce bound --quick (each study explains its options with --help)")
+        return
+    check_choice(study, STUDIES, "study", "sparsebnn reproduce")
+    importlib.import_module(f"sparsebnn.experiments.{study}").main(argv)
 
 
 def main() -> None:

@@ -1,0 +1,50 @@
+"""The command line: what is dispatched where. (``demo`` has tests of its own.)"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from sparsebnn import cli
+from sparsebnn.experiments import STUDIES
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run ``sparsebnn`` with these words; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["sparsebnn", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def test_reproduce_lists_the_studies(monkeypatch, capsys):
+    assert command(monkeypatch, "reproduce") == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed and shows in printed for name, shows in STUDIES.items())
+
+
+def test_reproduce_hands_options_to_the_study(monkeypatch, capsys):
+    from sparsebnn.experiments import bound
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(bound, "main", seen.append)
+    assert command(monkeypatch, "reproduce", "bound", "--quick", "--seed", "3") == 0
+    assert seen == [["--quick", "--seed", "3"]]
+
+
+def test_reproduce_names_the_nearest_study(monkeypatch, capsys):
+    assert command(monkeypatch, "reproduce", "bond") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Error: The 'study' of sparsebnn reproduce must be one of")
+    assert "Did you mean 'bound'?" in error
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_command(name, capsys):
+    module = importlib.import_module(f"sparsebnn.experiments.{name}")
+    with pytest.raises(SystemExit) as left:
+        module.main(["--help"])
+    assert left.value.code == 0
+    assert f"python -m sparsebnn.experiments.{name}" in capsys.readouterr().out
