@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,49 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.tracing import for_compiler
+from sparsebnn.masked import MaskedLinear, masked_layers
 
-__all__ = ["MaskedLinear", "AutoregressiveStep", "CouplingStep", "Flow", "flow"]
+__all__ = ["AutoregressiveStep", "CouplingStep", "Flow", "flow"]
 
 _SLOPE = 0.001
-
-
-class MaskedLinear(nn.Module):
-    """An affine map in which output j sees input i only where its degree allows.
-
-    The mask is a comparison of two short vectors of degrees rather than a stored matrix: compiled
-    code then reads no mask at all.
-    """
-
-    in_degree: Tensor
-    out_degree: Tensor
-
-    def __init__(self, in_degree: Tensor, out_degree: Tensor, strict: bool) -> None:
-        super().__init__()
-        self.register_buffer("in_degree", in_degree.clone())
-        self.register_buffer("out_degree", out_degree.clone())
-        self.strict = strict
-        self.weight = nn.Parameter(torch.empty(len(out_degree), len(in_degree)))
-        self.bias = nn.Parameter(torch.empty(len(out_degree)))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """The initialisation of :class:`torch.nn.Linear`."""
-        bound = 1.0 / math.sqrt(max(1, self.weight.shape[1]))
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.strict:
-            mask = self.out_degree.unsqueeze(-1) > self.in_degree
-        else:
-            mask = self.out_degree.unsqueeze(-1) >= self.in_degree
-        weight = self.weight * mask
-        # A single vector makes this a matrix-vector product. Written as multiply-and-sum the
-        # compiler fuses mask, product and sum into one pass over the weights.
-        if x.dim() == 1 and for_compiler():
-            return (weight * x).sum(-1) + self.bias
-        return F.linear(x, weight, self.bias)
 
 
 def _check_ordering(ordering: Sequence[int], dim: int, owner: str) -> np.ndarray:
@@ -98,7 +59,8 @@ class AutoregressiveStep(nn.Module):
         degrees = [order]
         for width in hidden:
             check_count(width, "hidden", "AutoregressiveStep")
-            degrees.append(rng.randint(degrees[-1].min(), max(dim - 1, 1), size=width))
+            # Hidden units have no order of their own; sorted, they need no permutation.
+            degrees.append(np.sort(rng.randint(degrees[-1].min(), max(dim - 1, 1), size=width)))
         degrees.append(np.concatenate([order, order]))
         tensors = [torch.tensor(d.astype(np.int32)) for d in degrees]
         last = len(tensors) - 2
@@ -107,11 +69,7 @@ class AutoregressiveStep(nn.Module):
         )
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        *hidden, last = self.layers
-        h = z
-        for layer in hidden:
-            h = F.leaky_relu(layer(h), _SLOPE)
-        m, s = last(h).chunk(2, -1)
+        m, s = masked_layers(self.layers, z, _SLOPE).chunk(2, -1)  # type: ignore[arg-type]
         gate = torch.sigmoid(s)
         return gate * z + (1.0 - gate) * m, F.logsigmoid(s).sum(-1)
 

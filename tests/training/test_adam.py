@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contracts.members import generator
-from sparsebnn.training.adam import adam, adam_fused
+from sparsebnn.training.adam import adam, adam_fused, corrected
 
 K = 3
 SHAPES = {"a.weight": (5, 4), "a.bias": (7,), "b.scale": ()}
@@ -12,8 +12,9 @@ GROUP_OF = {"a.weight": 0, "a.bias": 1, "b.scale": 0}
 
 
 def plain(*arguments):
-    *tensors, count, alive = arguments
-    adam(*tensors, torch.tensor(count), torch.tensor(alive))
+    *tensors, rates, group_of, count, alive = arguments
+    rates, root = corrected(rates, torch.tensor(count))
+    adam(*tensors, rates, group_of, root, torch.tensor(alive))
 
 
 FORMS = {"plain": plain, "fused": adam_fused}

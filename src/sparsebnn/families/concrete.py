@@ -67,7 +67,8 @@ class Concrete(SpikeSlab):
         inclusion, std = self.inclusion_prob(), self.std
         weight = self.mean + std * noise.normal(self.shape, self.mean)
         if isinstance(self.prior, SpikeSlabPrior):
-            return Sample(None, relaxed * weight, self._kl(inclusion, std, None))
+            error = (self.mean - self.prior.mean) ** 2
+            return Sample(None, relaxed * weight, self._kl(inclusion, std, error))
         assert isinstance(self.prior, HierarchicalPrior)
         half = torch.zeros_like(self.inclusion_logit[..., :1])
         # KL from a fair coin is log 2 - entropy.

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.families.base import Family, Moments, Sample, contract
+from sparsebnn.families.base import Family, Moments, Sample, contract, spread
 from sparsebnn.families.gaussian import Gaussian
 from sparsebnn.families.spike_slab import SpikeSlab
-from sparsebnn.flows import MaskedLinear, flow
+from sparsebnn.flows import flow
 from sparsebnn.initial import Initial, fill
 from sparsebnn.kl import gaussian_log_prob
+from sparsebnn.masked import MaskedLinear
 from sparsebnn.noise import Noise
 from sparsebnn.priors import GaussianPrior, Prior, SpikeSlabPrior
 
@@ -130,7 +131,7 @@ class FlowFamily(Family):
 
     def scale(self, z: Tensor) -> Tensor:
         """One z, shaped to multiply the weights."""
-        return z.reshape([self.dim if i == self.z_axis else 1 for i in range(len(self.shape))])
+        return spread(z, self.shape, self.z_axis)
 
     def log_auxiliary(self, z: Tensor, s: Tensor) -> Tensor:
         """log r(z | W, Γ) given s, the contraction of e with the weights, before squashing."""
@@ -165,8 +166,7 @@ class FlowFamily(Family):
             kl = self.conditional.closed_form_kl(first, second)
         else:
             z, log_q = self.draw_z(noise)
-            moments = self.conditional.moments(self.scale(z))
-            kl = self.conditional.closed_form_kl(self.scale(z))
+            moments, kl = self.conditional.moments_and_kl(self.scale(z))
         log_r = self.log_auxiliary(z, self._auxiliary_sum(moments, z, noise))
         return Sample(moments, None, kl + (log_q - log_r).mean())
 

@@ -88,6 +88,12 @@ class Gaussian(Family):
         error = squared_error(self.mean, self.prior.mean, scale, scale_square)
         return self.prior.slab_kl(self.std, error).sum()
 
+    def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
+        """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
+        assert isinstance(self.prior, GaussianPrior)
+        std, mean = self.std, self.mean if scale is None else self.mean * scale
+        return Moments(mean, std**2), self.prior.slab_kl(std, (mean - self.prior.mean) ** 2).sum()
+
     def kl(self, noise: Noise) -> Tensor:
         """The divergence; with a Gamma precision prior an unbiased one-draw estimate of it."""
         if isinstance(self.prior, GaussianPrior):
@@ -97,7 +103,8 @@ class Gaussian(Family):
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
         if not isinstance(self.prior, GaussianPrior):
             return self.sample_drawn(noise)
-        return Sample(self.moments(), None, self.closed_form_kl())
+        moments, kl = self.moments_and_kl()
+        return Sample(moments, None, kl)
 
     def sample_drawn(self, noise: Noise) -> Sample:
         """As :meth:`sample`, with the weights themselves drawn."""

@@ -62,10 +62,10 @@ class SpikeSlab(Family):
 
     def moments(self, scale: Tensor | None = None) -> Moments:
         """Mean and variance of the weights, inclusions averaged over."""
-        return self._moments(self.inclusion_prob(), self.std, scale)
-
-    def _moments(self, inclusion: Tensor, std: Tensor, scale: Tensor | None) -> Moments:
         mean = self.mean if scale is None else self.mean * scale
+        return self._moments(self.inclusion_prob(), self.std, mean)
+
+    def _moments(self, inclusion: Tensor, std: Tensor, mean: Tensor) -> Moments:
         # sigmoid(-logit) is 1 - inclusion without the cancellation near 1.
         exclusion = torch.sigmoid(-self.inclusion_logit)
         return Moments(inclusion * mean, inclusion * (std**2 + exclusion * mean**2))
@@ -103,20 +103,27 @@ class SpikeSlab(Family):
 
     def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
         """Divergence from a :class:`SpikeSlabPrior`, exact; averaged over scales if given their moments."""
-        return self._kl(self.inclusion_prob(), self.std, scale, scale_square)
-
-    def _kl(
-        self, inclusion: Tensor, std: Tensor, scale: Tensor | None, scale_square: Tensor | None = None
-    ) -> Tensor:
         assert isinstance(self.prior, SpikeSlabPrior)
         error = squared_error(self.mean, self.prior.mean, scale, scale_square)
+        return self._kl(self.inclusion_prob(), self.std, error)
+
+    def _kl(self, inclusion: Tensor, std: Tensor, error: Tensor) -> Tensor:
+        assert isinstance(self.prior, SpikeSlabPrior)
         slab = self.prior.slab_kl(std, error)
         return self.prior.spike_slab_kl(slab, self.inclusion_logit, inclusion).sum()
+
+    def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
+        """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
+        assert isinstance(self.prior, SpikeSlabPrior)
+        inclusion, std = self.inclusion_prob(), self.std
+        mean = self.mean if scale is None else self.mean * scale
+        kl = self._kl(inclusion, std, (mean - self.prior.mean) ** 2)
+        return self._moments(inclusion, std, mean), kl
 
     def kl(self, noise: Noise) -> Tensor:
         """The divergence from the prior, in closed form; no noise is used."""
         return self.closed_form_kl()
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
-        inclusion, std = self.inclusion_prob(), self.std
-        return Sample(self._moments(inclusion, std, None), None, self._kl(inclusion, std, None))
+        moments, kl = self.moments_and_kl()
+        return Sample(moments, None, kl)

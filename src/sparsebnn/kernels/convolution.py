@@ -16,51 +16,92 @@ Shapes: x ``(B, C, H, W)``, weights ``(O, C, kh, kw)``, biases ``(O,)``, outputs
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from sparsebnn.kernels.stacking import stacked
+
 __all__ = ["conv2d_moments", "conv2d_replicated"]
 
 Geometry = tuple[list[int], list[int], list[int]]
 
 
-def _output_size(x: Tensor, w: Tensor, geometry: Geometry) -> tuple[int, int]:
-    stride, padding, dilation = geometry
-    sizes = []
-    for d in range(2):
-        span = dilation[d] * (w.shape[-2 + d] - 1) + 1
-        sizes.append((x.shape[-2 + d] + 2 * padding[d] - span) // stride[d] + 1)
-    return sizes[0], sizes[1]
+class Shape(NamedTuple):
+    """All sizes of a convolution: channels, image, filters, output image, taps, and its geometry."""
+
+    c: int
+    h: int
+    w: int
+    o: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+    @property
+    def depth(self) -> int:
+        """Weights per filter."""
+        return self.c * self.kh * self.kw
+
+    @property
+    def geometry(self) -> Geometry:
+        return [self.sh, self.sw], [self.ph, self.pw], [self.dh, self.dw]
+
+
+def _shape(x: Tensor, w: Tensor, geometry: Geometry) -> Shape:
+    """Of stacked inputs and weights."""
+    sizes: list[int] = []
+    for d, (stride, padding, dilation) in enumerate(zip(*geometry)):
+        span = dilation * (w.shape[3 + d] - 1) + 1
+        sizes.append((x.shape[3 + d] + 2 * padding - span) // stride + 1)
+    (sh, sw), (ph, pw), (dh, dw) = geometry
+    c, h, width = x.shape[2:]
+    kh, kw = w.shape[3:]
+    return Shape(c, h, width, w.shape[1], sizes[0], sizes[1], kh, kw, sh, sw, ph, pw, dh, dw)
+
+
+# Kernels for many channels want them last, so that neighbouring threads read neighbouring numbers. The
+# copies are made out here, where the compiler joins them with whatever made the tensor.
+_LAST = (0, 1, 3, 4, 2)
+_TAPS_IN_OUT = (0, 3, 4, 2, 1)
+_TAPS_OUT_IN = (0, 3, 4, 1, 2)
 
 
 def _on_triton(x: Tensor) -> bool:
     return x.is_cuda and x.dtype == torch.float32
 
 
+def _many(x: Tensor, channels: int) -> bool:
+    """Whether one tap's channels fill a tile of the matrix units."""
+    return _on_triton(x) and channels >= 16
+
+
+def _copy(t: Tensor, order: tuple[int, ...]) -> Tensor:
+    return t.permute(order).contiguous() if t.numel() else t
+
+
 @torch.library.custom_op("sparsebnn::conv2d_forward", mutates_args=())
 def _forward(
-    x: Tensor,
-    wm: Tensor,
-    wv: Tensor,
-    bm: Tensor,
-    bv: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, shape: list[int], pair: bool, last: bool
 ) -> tuple[Tensor, Tensor]:
+    """With ``last``, x is (K, B, H, W, C) and weights are (K, kh, kw, C, O)."""
     if _on_triton(x):
         from sparsebnn.kernels import triton_convolution
 
-        return triton_convolution.forward(x, wm, wv, bm, bv, (stride, padding, dilation), pair)
-    some = bm.numel() > 0
+        return triton_convolution.forward(x, wm, wv, bm, bv, Shape(*shape), pair, last)
+    some, options = bm.numel() > 0, Shape(*shape).geometry
     means, variances = [], []
     for k in range(len(x)):
-        options = (stride, padding, dilation)
         means.append(F.conv2d(x[k], wm[k], bm[k] if some else None, *options))
         if pair:
             variances.append(F.conv2d(x[k] ** 2, wv[k], bv[k] if some else None, *options))
@@ -69,107 +110,120 @@ def _forward(
 
 @_forward.register_fake
 def _(
-    x: Tensor,
-    wm: Tensor,
-    wv: Tensor,
-    bm: Tensor,
-    bv: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, shape: list[int], pair: bool, last: bool
 ) -> tuple[Tensor, Tensor]:
-    size = _output_size(x, wm, (stride, padding, dilation))
-    mean = x.new_empty(x.shape[0], x.shape[1], wm.shape[1], *size)
+    full = Shape(*shape)
+    mean = x.new_empty(x.shape[0], x.shape[1], full.o, full.oh, full.ow)
     return mean, torch.empty_like(mean) if pair else x.new_empty(0)
 
 
 @torch.library.custom_op("sparsebnn::conv2d_weight_grad", mutates_args=())
 def _weight_grad(
-    dm: Tensor,
-    dv: Tensor,
-    x: Tensor,
-    wm: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
-    bias: bool,
+    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums over parts of the output pixels: weights (splits, K, O, C·kh·kw), biases (splits, K, O)."""
     if _on_triton(x):
         from sparsebnn.kernels import triton_convolution
 
-        return triton_convolution.weight_grad(dm, dv, x, wm, (stride, padding, dilation), pair, bias)
-    shape, options = wm.shape[1:], (stride, padding, dilation)
+        return triton_convolution.weight_grad(dm, dv, x, Shape(*shape), splits, pair, bias)
+    full = Shape(*shape)
+    size, options = (full.o, full.c, full.kh, full.kw), full.geometry
     sums = []
     for used, power, grad in ((True, 1, dm), (pair, 2, dv)):
-        weights = [conv2d_weight(a**power, shape, g, *options) for a, g in zip(x, grad)] if used else []
-        sums.append(torch.stack(weights) if used else x.new_empty(0))
-        sums.append(grad.sum((1, 3, 4)) if used and bias else x.new_empty(0))
+        weights = [conv2d_weight(a**power, size, g, *options) for a, g in zip(x, grad)] if used else []
+        sums.append(torch.stack(weights).flatten(2)[None] if used else x.new_empty(0))
+        sums.append(grad.sum((1, 3, 4))[None] if used and bias else x.new_empty(0))
     return sums[0], sums[2], sums[1], sums[3]
 
 
 @_weight_grad.register_fake
 def _(
-    dm: Tensor,
-    dv: Tensor,
-    x: Tensor,
-    wm: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
-    bias: bool,
+    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def like(shape: torch.Size, there: bool) -> Tensor:
-        return x.new_empty(shape) if there else x.new_empty(0)
+    full, k = Shape(*shape), x.shape[0]
 
-    row = wm.shape[:2]
-    return like(wm.shape, True), like(wm.shape, pair), like(row, bias), like(row, bias and pair)
+    def like(there: bool, *sizes: int) -> Tensor:
+        return x.new_empty(splits, k, *sizes) if there else x.new_empty(0)
+
+    return (
+        like(True, full.o, full.depth),
+        like(pair, full.o, full.depth),
+        like(bias, full.o),
+        like(bias and pair, full.o),
+    )
 
 
 @torch.library.custom_op("sparsebnn::conv2d_input_grad", mutates_args=())
 def _input_grad(
-    dm: Tensor,
-    dv: Tensor,
-    x: Tensor,
-    wm: Tensor,
-    wv: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, shape: list[int], pair: bool, last: bool
 ) -> Tensor:
+    """With ``last``, gradients are (K, B, H', W', O) and weights (K, kh, kw, O, C)."""
     if _on_triton(x):
         from sparsebnn.kernels import triton_convolution
 
-        return triton_convolution.input_grad(dm, dv, x, wm, wv, (stride, padding, dilation), pair)
-    shape, options = x.shape[1:], (stride, padding, dilation)
-    grad = torch.stack([conv2d_input(shape, w, g, *options) for w, g in zip(wm, dm)])
+        return triton_convolution.input_grad(dm, dv, x, wm, wv, Shape(*shape), pair)
+    size, options = x.shape[1:], Shape(*shape).geometry
+    grad = torch.stack([conv2d_input(size, w, g, *options) for w, g in zip(wm, dm)])
     if pair:
-        grad = grad + 2.0 * x * torch.stack([conv2d_input(shape, w, g, *options) for w, g in zip(wv, dv)])
+        grad = grad + 2.0 * x * torch.stack([conv2d_input(size, w, g, *options) for w, g in zip(wv, dv)])
     return grad
 
 
 @_input_grad.register_fake
 def _(
-    dm: Tensor,
-    dv: Tensor,
-    x: Tensor,
-    wm: Tensor,
-    wv: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    pair: bool,
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, shape: list[int], pair: bool, last: bool
 ) -> Tensor:
     return torch.empty_like(x)
 
 
-def _stack(tensors: tuple[Tensor, ...], dims: tuple[int | None, ...], k: int) -> list[Tensor]:
-    """Every tensor with the replicate axis in front, repeated where it has none."""
-    moved = [t.expand(k, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, dims)]
-    return [t.contiguous() for t in moved]
+def _splits(x: Tensor, shape: Shape) -> int:
+    """Into how many parts the sums over pixels are cut: enough programs to fill the device twice over.
+
+    Every part writes its own sum, and the sums are added in a fixed order, so the result does not
+    depend on timing.
+    """
+    if not _on_triton(x):
+        return 1
+    rows = x.shape[1] * shape.oh * shape.ow
+    tiles = -(-shape.o // 64) * -(-shape.depth // 128) * x.shape[0]
+    wanted = max(1, min(-(-rows // 128), 528 // tiles + 1))
+    each = -(-rows // (wanted * 32)) * 32
+    return -(-rows // each)
+
+
+# The stacked products, each in the layout its kernel wants.
+
+
+def _moments(
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, *, geometry: Geometry, pair: bool
+) -> tuple[Tensor, Tensor]:
+    shape = _shape(x, wm, geometry)
+    last = _many(x, shape.c)
+    if last:
+        x, wm, wv = _copy(x, _LAST), _copy(wm, _TAPS_IN_OUT), _copy(wv, _TAPS_IN_OUT) if pair else wv
+    return _forward(x, wm, wv, bm, bv, list(shape), pair, last)
+
+
+def _weight_sums(
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, *, geometry: Geometry, pair: bool, bias: bool
+) -> tuple[Tensor, ...]:
+    shape = _shape(x, wm, geometry)
+    parts = _weight_grad(dm, dv, x, list(shape), _splits(x, shape), pair, bias)
+    gm, gv, sm, sv = (part.sum(0) if part.numel() else part for part in parts)
+    size = (shape.c, shape.kh, shape.kw)
+    return gm.unflatten(-1, size), gv.unflatten(-1, size) if pair else gv, sm, sv
+
+
+def _input_sums(
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, *, geometry: Geometry, pair: bool
+) -> Tensor:
+    shape = _shape(x, wm, geometry)
+    last = _on_triton(x)
+    if last:
+        dm, wm = _copy(dm, _LAST), _copy(wm, _TAPS_OUT_IN)
+        if pair:
+            dv, wv = _copy(dv, _LAST), _copy(wv, _TAPS_OUT_IN)
+    return _input_grad(dm, dv, x, wm, wv, list(shape), pair, last)
 
 
 def _dims(outputs: tuple[Tensor, ...]) -> tuple[int | None, ...]:
@@ -184,8 +238,8 @@ class _WeightGrad(torch.autograd.Function):
     def forward(
         dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, geometry: Geometry, pair: bool, bias: bool
     ) -> Any:
-        stacked = _weight_grad(dm[None], dv[None], x[None], wm[None], *geometry, pair, bias)
-        return tuple(t[0] if t.numel() else t for t in stacked)
+        found = _weight_sums(dm[None], dv[None], x[None], wm[None], geometry=geometry, pair=pair, bias=bias)
+        return tuple(t[0] if t.numel() else t for t in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
@@ -193,7 +247,8 @@ class _WeightGrad(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
         geometry, pair, bias = inputs[4:]
-        outputs = _weight_grad(*_stack(inputs[:4], dims[:4], info.batch_size), *geometry, pair, bias)
+        given = stacked(inputs[:4], dims[:4], info.batch_size)
+        outputs = _weight_sums(*given, geometry=geometry, pair=pair, bias=bias)
         return outputs, _dims(outputs)
 
 
@@ -204,7 +259,8 @@ class _InputGrad(torch.autograd.Function):
     def forward(
         dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, geometry: Geometry, pair: bool
     ) -> Any:
-        return _input_grad(dm[None], dv[None], x[None], wm[None], wv[None], *geometry, pair)[0]
+        given = (dm[None], dv[None], x[None], wm[None], wv[None])
+        return _input_sums(*given, geometry=geometry, pair=pair)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
@@ -212,7 +268,7 @@ class _InputGrad(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
         geometry, pair = inputs[5:]
-        return _input_grad(*_stack(inputs[:5], dims[:5], info.batch_size), *geometry, pair), 0
+        return _input_sums(*stacked(inputs[:5], dims[:5], info.batch_size), geometry=geometry, pair=pair), 0
 
 
 class _Convolution(torch.autograd.Function):
@@ -222,7 +278,8 @@ class _Convolution(torch.autograd.Function):
     def forward(
         x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, geometry: Geometry, pair: bool
     ) -> Any:
-        m, v = _forward(x[None], wm[None], wv[None], bm[None], bv[None], *geometry, pair)
+        given = (x[None], wm[None], wv[None], bm[None], bv[None])
+        m, v = _moments(*given, geometry=geometry, pair=pair)
         return m[0], v[0] if pair else v
 
     @staticmethod
@@ -242,7 +299,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
         geometry, pair = inputs[5:]
-        outputs = _forward(*_stack(inputs[:5], dims[:5], info.batch_size), *geometry, pair)
+        outputs = _moments(*stacked(inputs[:5], dims[:5], info.batch_size), geometry=geometry, pair=pair)
         return outputs, _dims(outputs)
 
 

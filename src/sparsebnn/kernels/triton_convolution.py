@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sparsebnn.kernels.convolution import Shape
+
 __all__ = ["forward", "input_grad", "weight_grad"]
 
 
@@ -224,44 +226,24 @@ def _tile(n: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(n)))
 
 
-def _shape(x: Tensor, w: Tensor, size: tuple[int, int], geometry) -> tuple[int, ...]:
-    stride, padding, dilation = geometry
-    _, _, c, h, width = x.shape
-    return (c, h, width, w.shape[1], *size, w.shape[3], w.shape[4], *stride, *padding, *dilation)
-
-
 def _precision() -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def _last(t: Tensor) -> Tensor:
-    """(K, B, C, H, W) to (K, B, H, W, C)."""
-    return t.permute(0, 1, 3, 4, 2).contiguous()
-
-
-def _many(channels: int) -> bool:
-    """Whether one tap's channels fill a tile of the matrix units."""
-    return channels >= 16
-
-
 def forward(
-    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, geometry, pair: bool
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, shape: Shape, pair: bool, last: bool
 ) -> tuple[Tensor, Tensor]:
-    from sparsebnn.kernels.convolution import _output_size
-
-    size = _output_size(x, wm, geometry)
-    k, b, c, o = x.shape[0], x.shape[1], x.shape[2], wm.shape[1]
-    m = x.new_empty(k, b, o, *size)
+    k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
+    m = x.new_empty(k, b, o, shape.oh, shape.ow)
     v = torch.empty_like(m) if pair else x.new_empty(0)
     tile_m, tile_n = 128, _tile(o, 64)
-    grid = (triton.cdiv(b * size[0] * size[1], tile_m), triton.cdiv(o, tile_n), k)
-    if _many(c):
+    grid = (triton.cdiv(b * shape.oh * shape.ow, tile_m), triton.cdiv(o, tile_n), k)
+    if last:
         kernel, depth = _forward_kernel_last, 32 if c % 32 == 0 else 16
-        given = (_last(x), *(w.permute(0, 3, 4, 2, 1).contiguous() for w in (wm, wv)))
     else:
-        kernel, depth, given = _forward_kernel, _tile(wm[0, 0].numel(), 32), (x, wm, wv)
+        kernel, depth = _forward_kernel, _tile(shape.depth, 32)
     kernel[grid](
-        *given, bm, bv, m, v, b, *_shape(x, wm, size, geometry),
+        x, wm, wv, bm, bv, m, v, b, *shape,
         pair, bm.numel() > 0, _precision(), tile_m, tile_n, depth,
         num_warps=8 if tile_n > 32 else 4, num_stages=3,
     )  # fmt: skip
@@ -269,41 +251,34 @@ def forward(
 
 
 def weight_grad(
-    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, geometry, pair: bool, bias: bool
+    dm: Tensor, dv: Tensor, x: Tensor, shape: Shape, splits: int, pair: bool, bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    k, b, o = dm.shape[:3]
-    size, depth = (dm.shape[3], dm.shape[4]), wm[0, 0].numel()
-    rows = b * size[0] * size[1]
+    k, b, o, depth = x.shape[0], x.shape[1], shape.o, shape.depth
+    rows = b * shape.oh * shape.ow
     tile_m, tile_n, tile_k = _tile(o, 64), _tile(depth, 128), 32
-    tiles = triton.cdiv(o, tile_m) * triton.cdiv(depth, tile_n) * k
-    # Enough programs to fill the device twice over; every split writes its own partial sum, and the
-    # partial sums are added in a fixed order, so the result does not depend on timing.
-    splits = max(1, min(triton.cdiv(rows, 4 * tile_k), 528 // tiles + 1))
-    per_split = triton.cdiv(triton.cdiv(rows, splits), tile_k) * tile_k
-    splits = triton.cdiv(rows, per_split)
     none = x.new_empty(0)
-    gm = x.new_empty(splits, *wm.shape)
-    gv = torch.empty_like(gm) if pair else none
-    sm = x.new_empty(splits, k, o) if bias else none
-    sv = torch.empty_like(sm) if bias and pair else none
+    gm = x.new_empty(splits, k, o, depth)
+    gv = torch.empty_like(gm) if pair else none.clone()
+    sm = x.new_empty(splits, k, o) if bias else none.clone()
+    sv = torch.empty_like(sm) if bias and pair else none.clone()
     grid = (triton.cdiv(o, tile_m), triton.cdiv(depth, tile_n), k * splits)
     _weight_kernel[grid](
-        dm, dv, x, gm, gv, sm, sv, b, k, per_split, *_shape(x, wm, size, geometry),
+        dm, dv, x, gm, gv, sm, sv, b, k, triton.cdiv(triton.cdiv(rows, splits), tile_k) * tile_k, *shape,
         pair, bias, _precision(), tile_m, tile_n, tile_k,
         num_warps=8 if tile_n > 64 else 4, num_stages=3,
     )  # fmt: skip
-    return tuple(partial.sum(0) if partial.numel() else none.clone() for partial in (gm, gv, sm, sv))
+    return gm, gv, sm, sv
 
 
-def input_grad(dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, geometry, pair: bool) -> Tensor:
-    k, b, c, h, width = x.shape
-    size, o = (dm.shape[3], dm.shape[4]), dm.shape[2]
+def input_grad(
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, shape: Shape, pair: bool
+) -> Tensor:
+    k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
     dx = torch.empty_like(x)
     tile_m, tile_n, tile_k = 128, _tile(c, 64), 32 if o % 32 == 0 else 16
-    grid = (triton.cdiv(b * h * width, tile_m), triton.cdiv(c, tile_n), k)
-    taps_first = [w.permute(0, 3, 4, 1, 2).contiguous() for w in (wm, wv)]
+    grid = (triton.cdiv(b * shape.h * shape.w, tile_m), triton.cdiv(c, tile_n), k)
     _input_kernel_last[grid](
-        _last(dm), _last(dv) if pair else dv, x, *taps_first, dx, b, *_shape(x, wm, size, geometry),
+        dm, dv, x, wm, wv, dx, b, *shape,
         pair, False, _precision(), tile_m, tile_n, tile_k,
         num_warps=8 if tile_n > 32 else 4, num_stages=3,
     )  # fmt: skip

@@ -8,11 +8,21 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as _torch_adam
 
-__all__ = ["BETAS", "EPS", "adam", "adam_fused"]
+__all__ = ["BETAS", "EPS", "adam", "adam_fused", "corrected"]
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
 Tensors = Mapping[str, Tensor]
+
+
+def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
+
+    Apart from :func:`adam`, or the compiler would raise the powers anew for every weight.
+    """
+    # In single precision 1 - 0.999^t would lose half its digits.
+    first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
+    return rates / first, torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
 
 
 def adam(
@@ -22,7 +32,7 @@ def adam(
     second: Tensors,
     rates: Tensor,
     group_of: Mapping[str, int],
-    count: Tensor,
+    root: Tensor,
     alive: Tensor,
 ) -> None:
     r"""One step, in place, in plain operations: the compiler joins it with the gradient that feeds it.
@@ -32,19 +42,17 @@ def adam(
         p \leftarrow p - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon}
 
     Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
-    row; ``count`` is t, from 1. Replicates that are not ``alive`` keep their values.
+    row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
+    values.
     """
-    # In single precision 1 - 0.999^t would lose half its digits.
-    correct1 = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
-    correct2 = torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
     for name, p in parameters.items():
         g, m, v = gradients[name], first[name], second[name]
         per_replicate = (-1, *[1] * (p.dim() - 1))
-        rate = (rates[group_of[name]] / correct1).view(per_replicate)
+        rate = rates[group_of[name]].view(per_replicate)
         live = alive.view(per_replicate)
         m_new = m + (1.0 - BETAS[0]) * (g - m)
         v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
-        p_new = p - rate * m_new / (torch.sqrt(v_new) / correct2 + EPS)
+        p_new = p - rate * m_new / (torch.sqrt(v_new) / root + EPS)
         # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
         p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
         m.copy_(torch.where(live, m_new, m))

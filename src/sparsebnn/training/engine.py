@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.training.adam import adam, adam_fused
+from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.capture import captured, compiled
 from sparsebnn.training.objective import Batch, Parts
@@ -125,8 +125,12 @@ class Engine:
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
         return self.replicas.noise(state["random"]["seeds"], state["loop"]["step"])
 
-    def _step(self, state: State, normal: Tensor, logistic: Tensor) -> None:
-        """All of a step after its noise; it neither branches on data nor leaves the device."""
+    def _prelude(self, state: State) -> tuple[Tensor, ...]:
+        """What a step needs and no weight goes into: its noise, and Adam's rates at that step."""
+        return *self._noise(state), *corrected(state["loop"]["rates"], state["loop"]["step"] + 1)
+
+    def _step(self, state: State, normal: Tensor, logistic: Tensor, rates: Tensor, root: Tensor) -> None:
+        """All of a step after its prelude; it neither branches on data nor leaves the device."""
         loop = state["loop"]
         gradients, parts = self.replicas.gradients(
             state, self._batch(state), loop["beta"], (normal, logistic)
@@ -134,8 +138,7 @@ class Engine:
         with torch.no_grad():
             _judge(loop, parts)
             moments = state["first"], state["second"]
-            rates = loop["rates"], self.group_of
-            adam(state["trained"], gradients, *moments, *rates, loop["step"] + 1, loop["alive"])
+            adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
             _account(loop, parts)
 
     def _eager_step(self) -> None:
@@ -184,13 +187,13 @@ class Engine:
         self.compile_seconds += time.perf_counter() - started
 
     def _fast_step(self) -> Callable[[], Any]:
-        """Noise and step are compiled apart: the compiler would otherwise make the noise twice."""
-        noise = compiled(self._noise, self.state)
-        made = noise(self.state)
+        """Prelude and step are compiled apart: joined, the prelude would be made anew where it is used."""
+        prelude = compiled(self._prelude, self.state)
+        made = prelude(self.state)
         step = compiled(self._step, self.state, *made, fuse=self.device.type == "cuda")
 
         def whole() -> None:
-            step(self.state, *noise(self.state))
+            step(self.state, *prelude(self.state))
 
         if self.device.type != "cuda":
             whole()

@@ -1,0 +1,119 @@
+"""What is timed: a training step of ours, of the eager reference, of a plain network, of a peer.
+
+A subject is a function ``advance(n)`` that runs n steps, ready to be timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.peers import PEERS, peer
+from benchmarks.reference import deterministic, reference, step_of
+from sparsebnn.experiments.paper import METHODS, cell
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import mlp
+from sparsebnn.priors import SpikeSlabPrior
+from sparsebnn.training.batches import Batches
+from sparsebnn.training.engine import Engine
+from sparsebnn.training.objective import Objective
+from sparsebnn.training.replicas import Replicas
+
+__all__ = ["Task", "Subject", "prepare"]
+
+_ROWS = 60_000
+_BATCH = 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """One timing. ``code`` is ``ours``, ``reference``, ``deterministic`` or a peer's name.
+
+    ``hidden`` replaces the paper's fully connected network by one of these hidden sizes.
+    """
+
+    code: str
+    architecture: str
+    method: str = ""
+    replicates: int = 1
+    hidden: tuple[int, ...] | None = None
+
+    def row(self) -> dict[str, Any]:
+        """The columns that say what was timed."""
+        row = dataclasses.asdict(self)
+        return {name: row[name] for name in row if row[name] not in (None, "")}
+
+
+@dataclass
+class Subject:
+    """Something to time, and what else is known of it."""
+
+    advance: Callable[[int], None]
+    compile_seconds: float = 0.0
+    mode: str = "eager"
+
+
+def _data(architecture: str) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (_ROWS, 784) if architecture == "fc" else (_ROWS, 1, 28, 28)
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    return x, torch.randint(0, 10, (_ROWS,), generator=generator)
+
+
+def _network(task: Task) -> nn.Module:
+    one = cell(task.architecture, task.method)
+    if task.hidden is None:
+        return one.network()
+    sizes = [784, *task.hidden, 10]
+    return mlp(sizes, family=METHODS[task.method], prior=SpikeSlabPrior(0.1), initial=one.initial)
+
+
+def engine(task: Task, device: torch.device) -> Engine:
+    """Our engine at the start of an epoch, compiled."""
+    form = Categorical(10)
+    batches = Batches.of(_data(task.architecture), form, _BATCH, device, torch.float32)
+    replicas = Replicas(Objective(_network(task), form, _ROWS), range(task.replicates), device)
+    settings = cell(task.architecture, task.method).settings
+    made = Engine(replicas, batches, settings, mode="compiled")
+    made.prepare()
+    made.begin_epoch(0)
+    return made
+
+
+def _ours(task: Task, device: torch.device) -> Subject:
+    made = engine(task, device)
+
+    def advance(steps: int) -> None:
+        while steps > 0:
+            now = min(steps, made.batches.per_epoch)
+            made["position"].zero_()
+            made.run(now)
+            steps -= now
+
+    return Subject(advance, made.compile_seconds, made.mode)
+
+
+def prepare(task: Task, device: torch.device) -> Subject:
+    """The task's subject; everything that happens once has happened."""
+    if task.code == "ours":
+        return _ours(task, device)
+    if task.code == "deterministic":
+        network: nn.Module = deterministic(task.architecture)
+    elif task.code in PEERS:
+        network = peer(task.code, task.architecture)
+    else:
+        network = reference(task.architecture, task.method)
+    x, y = _data(task.architecture)
+    batch = (x[:_BATCH].float() / 255).to(device), y[:_BATCH].to(device)
+    step = step_of(network.to(device), *batch, _ROWS // _BATCH)
+
+    def advance(steps: int) -> None:
+        for _ in range(steps):
+            step()
+
+    return Subject(advance)
