@@ -186,7 +186,9 @@ def _splits(x: Tensor, shape: Shape) -> int:
         return 1
     rows = x.shape[1] * shape.oh * shape.ow
     tiles = -(-shape.o // 64) * -(-shape.depth // 128) * x.shape[0]
-    wanted = max(1, min(-(-rows // 128), 528 // tiles + 1))
+    # Small sums of large weights would cost more to add up than they save.
+    affordable = max(8, 2**20 // (x.shape[0] * shape.o * shape.depth))
+    wanted = max(1, min(-(-rows // 128), 528 // tiles + 1, affordable))
     each = -(-rows // (wanted * 32)) * 32
     return -(-rows // each)
 

@@ -226,6 +226,11 @@ def _tile(n: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(n)))
 
 
+def _rows_per_tile(rows: int, others: int) -> int:
+    """128, or 64 where that would leave part of the device without work."""
+    return 128 if triton.cdiv(rows, 128) * others >= 132 else 64
+
+
 def _precision() -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
@@ -236,8 +241,9 @@ def forward(
     k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
     m = x.new_empty(k, b, o, shape.oh, shape.ow)
     v = torch.empty_like(m) if pair else x.new_empty(0)
-    tile_m, tile_n = 128, _tile(o, 64)
-    grid = (triton.cdiv(b * shape.oh * shape.ow, tile_m), triton.cdiv(o, tile_n), k)
+    rows, tile_n = b * shape.oh * shape.ow, _tile(o, 64)
+    tile_m = _rows_per_tile(rows, k * triton.cdiv(o, tile_n))
+    grid = (triton.cdiv(rows, tile_m), triton.cdiv(o, tile_n), k)
     if last:
         kernel, depth = _forward_kernel_last, 32 if c % 32 == 0 else 16
     else:
@@ -245,7 +251,7 @@ def forward(
     kernel[grid](
         x, wm, wv, bm, bv, m, v, b, *shape,
         pair, bm.numel() > 0, _precision(), tile_m, tile_n, depth,
-        num_warps=8 if tile_n > 32 else 4, num_stages=3,
+        num_warps=8 if tile_m * tile_n > 4096 else 4, num_stages=3,
     )  # fmt: skip
     return m, v
 
@@ -275,11 +281,12 @@ def input_grad(
 ) -> Tensor:
     k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
     dx = torch.empty_like(x)
-    tile_m, tile_n, tile_k = 128, _tile(c, 64), 32 if o % 32 == 0 else 16
-    grid = (triton.cdiv(b * shape.h * shape.w, tile_m), triton.cdiv(c, tile_n), k)
+    rows, tile_n, tile_k = b * shape.h * shape.w, _tile(c, 64), 32 if o % 32 == 0 else 16
+    tile_m = _rows_per_tile(rows, k * triton.cdiv(c, tile_n))
+    grid = (triton.cdiv(rows, tile_m), triton.cdiv(c, tile_n), k)
     _input_kernel_last[grid](
         dm, dv, x, wm, wv, dx, b, *shape,
         pair, False, _precision(), tile_m, tile_n, tile_k,
-        num_warps=8 if tile_n > 32 else 4, num_stages=3,
+        num_warps=8 if tile_m * tile_n > 4096 else 4, num_stages=3,
     )  # fmt: skip
     return dx
