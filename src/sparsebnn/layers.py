@@ -20,7 +20,7 @@ from sparsebnn.kernels.convolution import Geometry, conv2d_moments, conv2d_repli
 from sparsebnn.noise import Noise
 from sparsebnn.passes import LocalPass, PosteriorPass, active_pass
 from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior
-from sparsebnn.tracing import for_compiler
+from sparsebnn.tracing import for_kernels
 
 __all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
 
@@ -312,8 +312,8 @@ class Conv2d(_Conv):
     dims = 2
 
     def _geometry(self, x: Tensor, padding: str | tuple[int, ...]) -> Geometry | None:
-        """Stride, padding and dilation where the replicated kernel applies: compiled, on CUDA."""
-        if not (for_compiler() and x.is_cuda) or self.groups != 1 or padding == "same":
+        """Stride, padding and dilation where the replicated kernel applies."""
+        if not for_kernels(x) or self.groups != 1 or padding == "same":
             return None
         pads = [0, 0] if padding == "valid" else [int(p) for p in padding]
         return list(self.stride), pads, list(self.dilation)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.kernels.masked import Fold, masked_network
-from sparsebnn.tracing import for_compiler
+from sparsebnn.tracing import for_compiler, for_kernels
 
 __all__ = ["MaskedLinear", "masked_layers"]
 
@@ -167,7 +167,7 @@ class MaskedLinear(nn.Module):
 
 def masked_layers(layers: Sequence[MaskedLinear], x: Tensor, slope: float) -> Tensor:
     """The layers one after the other, with a leaky ReLU of that slope between them."""
-    if x.dim() == 1 and x.is_cuda and for_compiler():
+    if x.dim() == 1 and for_kernels(x):
         parameters = [(layer.weight, layer.bias) for layer in layers]
         return masked_network(x, parameters, [layer.fold for layer in layers], slope)
     *hidden, last = layers

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.initial import Initial
+from sparsebnn.kernels.contraction import row_sums
 from sparsebnn.noise import Noise
 from sparsebnn.priors import Prior
-from sparsebnn.tracing import for_compiler
+from sparsebnn.tracing import for_compiler, for_kernels
 
 __all__ = ["Family", "Moments", "Sample"]
 
@@ -131,7 +132,7 @@ def spread(vector: Tensor, shape: Sequence[int], axis: int) -> Tensor:
     """``vector``, shaped to multiply weights of that shape along one axis."""
     rows = shape[0]
     parts = max(d for d in range(1, 17) if rows % d == 0) if rows > 16 else 1
-    if axis == 1 and len(shape) == 2 and parts > 1 and vector.is_cuda and for_compiler():
+    if axis == 1 and len(shape) == 2 and parts > 1 and for_kernels(vector):
         # Its gradient is a sum down the columns. Taken in two steps, over parts of the rows and then
         # over the parts, there is enough to do at once for a whole GPU.
         in_parts = vector.expand(parts, -1).unsqueeze(1)
@@ -145,6 +146,8 @@ def contract(vector: Tensor, weight: Tensor, axis: int) -> Tensor:
     Compiled, multiply-and-sum joins the pass that made ``weight``; eagerly a matrix product is one
     pass fewer.
     """
+    if axis == 1 and weight.dim() == 2 and for_kernels(weight):
+        return row_sums(weight, vector)
     if for_compiler():
         return (weight * spread(vector, weight.shape, axis)).sum(axis).flatten()
     return vector @ weight.movedim(axis, 0).flatten(1)

@@ -22,6 +22,7 @@ _FUSE: dict[str, str | int | bool] = {
     "realize_reads_threshold": 32,
     # The flows' steps are many small independent kernels; together they fill the device.
     "combo_kernels": True,
+    "combo_kernel_per_subkernel_blocks": True,
 }
 
 
