@@ -15,7 +15,7 @@ from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.noise import Tape
 from sparsebnn.passes import LocalPass, MedianPass, WeightPass, noise_size
-from sparsebnn.prediction import draw_outputs, predict
+from sparsebnn.prediction import draw_outputs, draw_outputs_of_all, predict, predict_all
 
 FAMILIES = {
     "gaussian": {},
@@ -314,4 +314,76 @@ NAN[2, 1] = float("nan")
 def test_messages(act, message):
     with pytest.raises(InvalidInput) as error:
         act()
+    assert str(error.value) == message
+
+
+# --- many networks at once --------------------------------------------------------------------------
+
+
+def replicates(family="spike_slab", count=3, **layer):
+    """Networks of one shape with different parameters."""
+    made = [network(family, **layer) for _ in range(count)]
+    for seed, each in enumerate(made):
+        sparsebnn.initialise(each, seed)
+    return made
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_networks_predict_as_each_does_alone(family, model, draws):
+    """One program for all replicates, the same draws for each."""
+    networks = replicates(family)
+    options = {"model": model, "draws": draws, "seed": 5, "batch_size": 4}
+    together = predict_all(networks, X, CLASSES, 7, **options)
+    for ours, each in zip(together, networks):
+        alone = predict(each, X, CLASSES, 7, **options)
+        for name in ("probs", "expected_entropy", "outputs"):
+            assert float((getattr(ours, name) - getattr(alone, name)).abs().max()) < 1e-12
+        assert ours.n_draws == 7
+
+
+def test_many_networks_predict_real_targets():
+    """Each with its own noise."""
+    networks = replicates()
+    forms = [Gaussian(3) for _ in networks]
+    with torch.no_grad():
+        for k, form in enumerate(forms):
+            for parameter in form.parameters():
+                parameter.fill_(0.3 * k)
+    for ours, each, form in zip(predict_all(networks, X, forms, 6, batch_size=4), networks, forms):
+        alone = predict(each, X, form, 6, batch_size=4)
+        for name in ("mean", "std", "epistemic_std", "samples"):
+            assert torch.allclose(getattr(ours, name), getattr(alone, name), rtol=1e-6)
+
+
+def test_little_memory_changes_nothing():
+    """Chunks of draws give the same outputs."""
+    networks = replicates()
+    whole = [out for _, out in draw_outputs_of_all(networks, X, 9, draws="weights")]
+    parts = [out for _, out in draw_outputs_of_all(networks, X, 9, draws="weights", memory=1)]
+    assert whole[0].shape == (3, 9, 11, 3)
+    assert float((whole[0] - parts[0]).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: predict_all([], X, CLASSES),
+            "The 'networks' of predict_all must be at least one network. Got none instead.",
+        ),
+        (
+            lambda: predict_all([network(), sparsebnn.mlp([4, 5, 3], dtype=torch.float64)], X, CLASSES),
+            "The 'networks' of predict_all must be of one shape. Got another one at place 1 instead. "
+            "Networks of different shapes are predicted one by one.",
+        ),
+        (
+            lambda: predict_all(replicates(), X, [CLASSES]),
+            "The 'likelihoods' of predict_all must be one for all or one each (3). Got 1 instead.",
+        ),
+    ],
+)
+def test_messages_for_many(call, message):
+    with pytest.raises(InvalidInput) as error:
+        call()
     assert str(error.value) == message

@@ -6,7 +6,7 @@ from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
 from sparsebnn.networks import density, initialise, lenet, mlp
 from sparsebnn.passes import collect_kl, forward_with_kl
-from sparsebnn.prediction import predict
+from sparsebnn.prediction import predict, predict_all
 from sparsebnn.priors import GaussianPrior, HierarchicalPrior, SpikeSlabPrior
 from sparsebnn.training import Settings, train
 
@@ -34,6 +34,7 @@ __all__ = [
     "metrics",
     "mlp",
     "predict",
+    "predict_all",
     "saving",
     "train",
 ]

@@ -6,8 +6,10 @@ memory; probabilities are averaged, not their logarithms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,14 @@ from sparsebnn.networks import bayesian_layers
 from sparsebnn.noise import Tape
 from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, noise_size
 
-__all__ = ["ClassPrediction", "RealPrediction", "draw_outputs", "predict"]
+__all__ = [
+    "ClassPrediction",
+    "RealPrediction",
+    "draw_outputs",
+    "draw_outputs_of_all",
+    "predict",
+    "predict_all",
+]
 
 _NORMAL = counter.stream_id("prediction normal")
 _LOGISTIC = counter.stream_id("prediction logistic")
@@ -34,11 +43,14 @@ class ClassPrediction:
 
     ``entropy`` is the total uncertainty; ``expected_entropy`` the part that stays if the weights were
     known (aleatoric); ``mutual_information`` their difference (epistemic). All in nats.
+    ``outputs`` are the network's outputs averaged over draws, before any softmax, and ``max_output``
+    the largest of each row: the maximum model-averaged pre-activation.
     """
 
     probs: Tensor
     expected_entropy: Tensor
     n_draws: int
+    outputs: Tensor
 
     @property
     def labels(self) -> Tensor:
@@ -51,6 +63,10 @@ class ClassPrediction:
     @property
     def mutual_information(self) -> Tensor:
         return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    @property
+    def max_output(self) -> Tensor:
+        return self.outputs.max(-1).values
 
 
 @dataclass(frozen=True)
@@ -113,34 +129,100 @@ def draw_outputs(
     ``"weights"`` whole weight tensors; ``"auto"`` does as the family trains. Draw d of the weights is
     the same for every batch of rows. ``memory`` bounds the noise held at a time, in bytes.
     """
-    _check_input(x, n_draws, "predict")
-    check_count(batch_size, "batch_size", "predict")
-    kind = pass_for(network, model, draws)
-    shared = kind is not LocalPass
-    like = next(network.parameters())
-    seeds = counter.seed_tensor([seed], like.device)
-    for start in range(0, x.shape[0], batch_size):
-        rows = slice(start, min(start + batch_size, x.shape[0]))
-        batch = x[rows].to(device=like.device, dtype=like.dtype)
-        # Pixels: the same scale as in training.
-        batch = batch / 255.0 if x.dtype == torch.uint8 else batch
-        size = noise_size(network, batch, kind)
-        per_draw = (size.normal + size.logistic + 1) * like.element_size()
-        chunk = max(1, min(n_draws, memory // per_draw))
+    plan = _Plan(network, x, n_draws, model, draws, seed, batch_size, memory)
+    for rows, batch in plan.batches():
 
         def outputs(normal: Tensor, logistic: Tensor, batch: Tensor = batch) -> Tensor:
-            with kind(Tape(normal, logistic)):
+            with plan.kind(Tape(normal, logistic)):
                 return network(batch)
 
-        parts = []
-        for first in range(0, n_draws, chunk):
-            steps = torch.arange(first, min(first + chunk, n_draws), device=like.device)
+        every = torch.func.vmap(outputs)
+        yield rows, torch.cat([every(*noise) for noise in plan.noise(rows, batch)])
+
+
+@torch.no_grad()
+def draw_outputs_of_all(
+    networks: Sequence[nn.Module],
+    x: Tensor,
+    n_draws: int = 100,
+    *,
+    model: str = "average",
+    draws: str = "auto",
+    seed: int = 0,
+    batch_size: int = 1024,
+    memory: int = 1 << 28,
+) -> Iterator[tuple[slice, Tensor]]:
+    """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
+
+    All networks see the same noise, so each has the draws it has alone.
+    """
+    _check_alike(networks)
+    parameters, buffers = torch.func.stack_module_state(list(networks))
+    skeleton = copy.deepcopy(networks[0])
+    plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory // len(networks))
+    for rows, batch in plan.batches():
+
+        def one(state: Any, normal: Tensor, logistic: Tensor, batch: Tensor = batch) -> Tensor:
+            with plan.kind(Tape(normal, logistic)):
+                return torch.func.functional_call(skeleton, state, (batch,))
+
+        every = torch.func.vmap(torch.func.vmap(one, in_dims=(None, 0, 0)), in_dims=(0, None, None))
+        parts = [every((parameters, buffers), *noise) for noise in plan.noise(rows, batch)]
+        yield rows, torch.cat(parts, dim=1)
+
+
+def _check_alike(networks: Sequence[nn.Module]) -> None:
+    if not networks:
+        raise invalid("networks", "predict_all", "at least one network", "none")
+    shapes = [{name: t.shape for name, t in network.state_dict().items()} for network in networks]
+    for k, other in enumerate(shapes):
+        if other != shapes[0]:
+            advice = "Networks of different shapes are predicted one by one."
+            raise invalid("networks", "predict_all", "of one shape", f"another one at place {k}", advice)
+
+
+class _Plan:
+    """How draws are made: which pass, in what batches of rows, from what noise."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        x: Tensor,
+        n_draws: int,
+        model: str,
+        draws: str,
+        seed: int,
+        batch_size: int,
+        memory: int,
+    ) -> None:
+        _check_input(x, n_draws, "predict")
+        check_count(batch_size, "batch_size", "predict")
+        self.network, self.x, self.n_draws = network, x, n_draws
+        self.kind = pass_for(network, model, draws)
+        self.like = next(network.parameters())
+        self.seeds = counter.seed_tensor([seed], self.like.device)
+        self.batch_size, self.memory = batch_size, memory
+
+    def batches(self) -> Iterator[tuple[slice, Tensor]]:
+        for start in range(0, self.x.shape[0], self.batch_size):
+            rows = slice(start, min(start + self.batch_size, self.x.shape[0]))
+            batch = self.x[rows].to(device=self.like.device, dtype=self.like.dtype)
+            # Pixels: the same scale as in training.
+            yield rows, batch / 255.0 if self.x.dtype == torch.uint8 else batch
+
+    def noise(self, rows: slice, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks of noise for as many draws at a time as the memory allows."""
+        size = noise_size(self.network, batch, self.kind)
+        per_draw = (size.normal + size.logistic + 1) * self.like.element_size()
+        chunk = max(1, min(self.n_draws, self.memory // per_draw))
+        for first in range(0, self.n_draws, chunk):
+            steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
             # Whole weights must not change from batch to batch of rows; local noise must.
-            keys = steps if shared else steps + (start << 32)
-            normal = counter.normals(seeds, _NORMAL, keys, size.normal, like.dtype)
-            logistic = counter.logistics(seeds, _LOGISTIC, keys, size.logistic, like.dtype)
-            parts.append(torch.func.vmap(outputs)(normal, logistic))
-        yield rows, torch.cat(parts)
+            keys = steps + (rows.start << 32) if self.kind is LocalPass else steps
+            yield (
+                counter.normals(self.seeds, _NORMAL, keys, size.normal, self.like.dtype),
+                counter.logistics(self.seeds, _LOGISTIC, keys, size.logistic, self.like.dtype),
+            )
 
 
 def predict(
@@ -162,14 +244,34 @@ def predict(
     tensor([1., 1., 1., 1., 1.])
     """
     pieces = draw_outputs(network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size)
-    if isinstance(likelihood, Gaussian):
-        return _real(pieces, likelihood, n_draws, seed)
-    probs, expected = [], []
-    for _, outputs in pieces:
-        each = class_probs(outputs, likelihood)
-        probs.append(each.mean(0))
-        expected.append(entropy(each).mean(0))
-    return ClassPrediction(torch.cat(probs), torch.cat(expected), n_draws)
+    return _joined([_summary(rows, outputs, likelihood, seed) for rows, outputs in pieces], n_draws)
+
+
+def predict_all(
+    networks: Sequence[nn.Module],
+    x: Tensor,
+    likelihoods: Likelihood | Sequence[Likelihood],
+    n_draws: int = 100,
+    *,
+    model: str = "average",
+    draws: str = "auto",
+    seed: int = 0,
+    batch_size: int = 1024,
+) -> list[ClassPrediction | RealPrediction]:
+    """:func:`predict` for each of K networks of one shape, all drawn as one program.
+
+    It pays for many small networks; a few large ones fill the machine one at a time.
+    """
+    count = len(networks)
+    forms = [likelihoods] * count if isinstance(likelihoods, Likelihood) else list(likelihoods)
+    if len(forms) != count:
+        raise invalid("likelihoods", "predict_all", f"one for all or one each ({count})", len(forms))
+    options: dict[str, Any] = {"model": model, "draws": draws, "seed": seed, "batch_size": batch_size}
+    found: list[list[tuple[Tensor, ...]]] = [[] for _ in forms]
+    for rows, outputs in draw_outputs_of_all(networks, x, n_draws, **options):
+        for summaries, each, form in zip(found, outputs, forms):
+            summaries.append(_summary(rows, each, form, seed))
+    return [_joined(summaries, n_draws) for summaries in found]
 
 
 def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
@@ -184,17 +286,23 @@ def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
 
 
 @torch.no_grad()
-def _real(
-    pieces: Iterator[tuple[slice, Tensor]], likelihood: Gaussian, n_draws: int, seed: int
-) -> RealPrediction:
-    means, stds, epistemic, samples = [], [], [], []
-    for rows, outputs in pieces:
-        mean, std = likelihood.mean_and_std(outputs)
-        between = mean.var(0, correction=0)
-        means.append(mean.mean(0))
-        epistemic.append(between.sqrt())
-        stds.append((between + (std**2).mean(0)).sqrt())
-        keys = counter.seed_tensor([seed], outputs.device)
-        noise = counter.normals(keys, _TARGET, rows.start, mean.numel(), mean.dtype)
-        samples.append(mean + std * noise.reshape(mean.shape))
-    return RealPrediction(torch.cat(means), torch.cat(stds), torch.cat(epistemic), torch.cat(samples, dim=1))
+def _summary(rows: slice, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
+    """What a prediction keeps of the draws ``(draws, rows, …)`` for some rows: three or four tensors."""
+    if not isinstance(likelihood, Gaussian):
+        each = class_probs(outputs, likelihood)
+        return each.mean(0), entropy(each).mean(0), outputs.mean(0)
+    mean, std = likelihood.mean_and_std(outputs)
+    between = mean.var(0, correction=0)
+    keys = counter.seed_tensor([seed], outputs.device)
+    noise = counter.normals(keys, _TARGET, rows.start, mean.numel(), mean.dtype)
+    total = (between + (std**2).mean(0)).sqrt()
+    return mean.mean(0), total, between.sqrt(), mean + std * noise.reshape(mean.shape)
+
+
+def _joined(summaries: list[tuple[Tensor, ...]], n_draws: int) -> ClassPrediction | RealPrediction:
+    columns = list(zip(*summaries))
+    if len(columns) == 3:
+        probs, expected, outputs = (torch.cat(column) for column in columns)
+        return ClassPrediction(probs, expected, n_draws, outputs)
+    mean, std, epistemic = (torch.cat(column) for column in columns[:3])
+    return RealPrediction(mean, std, epistemic, torch.cat(columns[3], dim=1))
