@@ -16,34 +16,77 @@ from sparsebnn.tracing import for_compiler, for_kernels
 __all__ = ["MaskedLinear", "masked_layers"]
 
 
-class _Permute(torch.autograd.Function):
-    """``x[..., order]``; its gradient is a gather too, where indexing would scatter."""
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """``x[..., index]``, with zeros where the index is -1."""
+    return F.pad(x, (0, 1))[..., index]
+
+
+@torch.library.custom_op("sparsebnn::pick", mutates_args=())
+def _pick_op(x: Tensor, index: Tensor) -> Tensor:
+    return _pick(x, index)
+
+
+@_pick_op.register_fake
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(index))
+
+
+class _Pick(torch.autograd.Function):
+    """Picked entries; the gradient picks too, from the ``back`` places of each entry, where indexing
+    would scatter."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-        return x[..., order]
+    def forward(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
+        return _pick(x, index)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        _, order, back = inputs
-        ctx.save_for_backward(order, back)
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        order, back = ctx.saved_tensors
-        return _Permute.apply(grad, back, order), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _, *back = ctx.saved_tensors
+        total = _pick(grad, back[0])
+        for more in back[1:]:
+            total = total + _pick(grad, more)
+        return (total, None, *(None for _ in back))
+
+
+class _PickRecorded(torch.autograd.Function):
+    """The same through an operator that the compiler cannot look into.
+
+    Loops over the weights then read plain vectors. Inlined, the look-ups would be made again for every
+    weight, and could not be made by vector units.
+    """
 
     @staticmethod
-    def jvp(ctx: Any, grad: Tensor, *_: Any) -> Tensor:
-        order, back = ctx.saved_tensors
-        return _Permute.apply(grad, order, back)
+    def forward(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
+        return _pick_op(x, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        index, *back = ctx.saved_tensors
+        total = _PickRecorded.apply(grad, back[0], index)
+        for more in back[1:]:
+            total = total + _PickRecorded.apply(grad, more, index)
+        return (total, None, *(None for _ in back))
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor, index: Tensor, *back: Tensor) -> tuple[Tensor, int]:
+        return _PickRecorded.apply(x.movedim(dims[0], 0), index, *back), 0
 
 
-def _permute(x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    # Dynamo does not follow a function of one's own through vmap.
-    return x[..., order] if torch.compiler.is_compiling() else _Permute.apply(x, order, back)
+def _picked(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        # A user's own compiler does not follow our functions through vmap.
+        return _pick(x, index)
+    return (_PickRecorded if for_compiler() else _Pick).apply(x, index, *back)
 
 
 class MaskedLinear(nn.Module):
@@ -76,12 +119,13 @@ class MaskedLinear(nn.Module):
     out_degree: Tensor
     long: Tensor
     short: Tensor
+    column: Tensor
     places: Tensor
-    fold_order: Tensor
-    in_order: Tensor
-    in_back: Tensor
+    order: Tensor
+    both_ways: Tensor
+    first_place: Tensor
+    second_place: Tensor
     out_order: Tensor
-    out_back: Tensor
 
     def __init__(self, in_degree: Tensor, out_degree: Tensor, strict: bool) -> None:
         super().__init__()
@@ -99,14 +143,20 @@ class MaskedLinear(nn.Module):
         self._keep("short", seen[:rows].int())
         self._keep("long", seen[rows:].flip(0).int())
         self.width = max(1, int((self.long + self.short).max()))
-        self.sorted_inputs = bool((in_order == torch.arange(self.inputs)).all())
+        self._keep("column", torch.arange(self.width, dtype=torch.int32))
         # Both halves of the outputs, long then short, in the order of ``out_degree``.
         places = torch.cat([out_order[rows:].flip(0), out_order[:rows]])
         self._keep("places", places)
-        self._keep("fold_order", in_order[:0] if self.sorted_inputs else in_order)
-        for name, order in (("in", in_order), ("out", torch.argsort(places))):
-            self._keep(f"{name}_order", order)
-            self._keep(f"{name}_back", torch.argsort(order))
+        self._keep("out_order", torch.argsort(places))
+        is_sorted = bool((in_order == torch.arange(self.inputs)).all())
+        self._keep("order", in_order[:0] if is_sorted else in_order)
+        # The inputs a row reads from the left and from the right, -1 where there is none; and where in
+        # these two lists each input stands.
+        seen_inputs = F.pad(in_order, (0, max(0, self.width - self.inputs)), value=-1)[: self.width]
+        self._keep("both_ways", torch.cat([seen_inputs, seen_inputs.flip(0)]))
+        rank = torch.argsort(in_order)
+        self._keep("first_place", torch.where(rank < self.width, rank, -1))
+        self._keep("second_place", torch.where(rank < self.width, 2 * self.width - 1 - rank, -1))
         self.weight = nn.Parameter(torch.empty(rows, self.width))
         self.bias = nn.Parameter(torch.empty(self.outputs))
         self.reset_parameters()
@@ -131,18 +181,13 @@ class MaskedLinear(nn.Module):
 
     def _halves(self) -> tuple[Tensor, Tensor]:
         """The rows as the long outputs and as the short ones use them, zero elsewhere."""
-        column = torch.arange(self.width, device=self.weight.device)
-        is_long = column < self.long.unsqueeze(-1)
-        is_short = column >= self.width - self.short.unsqueeze(-1)
+        is_long = self.column < self.long.unsqueeze(-1)
+        is_short = self.column >= self.width - self.short.unsqueeze(-1)
         return self.weight * is_long, self.weight * is_short
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.sorted_inputs:
-            x = _permute(x, self.in_order, self.in_back)
-        if self.width < self.inputs:
-            x = x[..., : self.width]
-        forwards = F.pad(x, (0, self.width - x.shape[-1]))
-        backwards = forwards.flip(-1)
+        both_ways = _picked(x, self.both_ways, self.first_place, self.second_place)
+        forwards, backwards = both_ways.chunk(2, -1)
         long, short = self._halves()
         # A single vector makes these matrix-vector products. Written as multiply-and-sum the
         # compiler fuses masks, products and sums into one pass over the weights.
@@ -150,13 +195,13 @@ class MaskedLinear(nn.Module):
             both = [(long * forwards).sum(-1), (short * backwards).sum(-1)]
         else:
             both = [F.linear(forwards, long), F.linear(backwards, short)]
-        y = _permute(torch.cat(both, -1), self.out_order, self.out_back)
+        y = _picked(torch.cat(both, -1), self.out_order, self.places)
         return y[..., : self.outputs] + self.bias
 
     @property
     def fold(self) -> Fold:
         """How the rows are folded, for :func:`sparsebnn.kernels.masked.masked_network`."""
-        return self.long, self.short, self.fold_order, self.places
+        return self.long, self.short, self.order, self.places
 
     def matrix(self) -> Tensor:
         """The masked matrix, ``(outputs, inputs)``."""
