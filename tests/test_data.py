@@ -49,7 +49,8 @@ def test_an_unknown_name():
     with pytest.raises(InvalidInput) as error:
         load("digit")
     assert str(error.value) == (
-        "The 'name' of data.load must be one of 'digits'. Got 'digit' instead. Did you mean 'digits'?"
+        "The 'name' of data.load must be one of 'mnist', 'fmnist', 'kmnist', 'digits'. Got 'digit' instead. "
+        "Did you mean 'digits'?"
     )
 
 
