@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import platform
 import shutil
 import statistics
 import subprocess
@@ -223,7 +222,7 @@ class Runner:
             "architecture": job.cell.architecture,
             "method": job.cell.method,
             "settings": job.settings(),
-            "device": _device_name(device),
+            "device": provenance.device_name(device),
             "mode": run.mode,
             "versions": provenance.versions(),
             "commit": commit,
@@ -250,12 +249,6 @@ class Runner:
         words += ["--epochs", str(job.cell.settings.epochs)]
         words += [] if job.draws == 100 else ["--draws", str(job.draws)]
         return " ".join(words)
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def _line(result: Result) -> str:

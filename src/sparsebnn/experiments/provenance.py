@@ -29,6 +29,7 @@ __all__ = [
     "arguments",
     "commit",
     "commit_and_source",
+    "device_name",
     "rounded",
     "versions",
     "write_json",
@@ -89,6 +90,13 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
+
+
+def device_name(device: torch.device) -> str:
+    """What a device is called by its maker; of a CPU, its kind and how many threads are used."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
