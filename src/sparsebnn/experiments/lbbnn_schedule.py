@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sparsebnn import data as datasets
@@ -30,10 +29,10 @@ from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.classification import quick_cell
 from sparsebnn.experiments.paper import ARCHITECTURES, Cell, Logits, cell, published_lbbnn, with_logits
 from sparsebnn.experiments.published import printed
-from sparsebnn.experiments.watching import Turn
+from sparsebnn.experiments.watching import Starts, Turn
 from sparsebnn.initial import Uniform
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import Callback, Run, train
+from sparsebnn.training import Run, train
 
 __all__ = ["CANDIDATES", "choose", "main", "run"]
 
@@ -65,24 +64,6 @@ class Spec:
     held_out: int = _HELD_OUT
     draws: int = 20
     seed: int = 0
-
-
-class Starts(Callback):
-    """Gives each replicate's inclusion logits the start of its candidate, before the first step.
-
-    The logits come from the network's own U(a, b); an affine map makes them U(low, high).
-    """
-
-    def __init__(self, template: Uniform, starts: Sequence[Uniform]) -> None:
-        self.template, self.starts = template, starts
-
-    @torch.no_grad()
-    def on_train_start(self, run: Run) -> None:
-        width = self.template.high - self.template.low
-        for name, stacked in run.replicas.parameters.items():
-            if name.endswith("inclusion_logit"):
-                for logits, start in zip(stacked, self.starts):
-                    logits.sub_(self.template.low).mul_((start.high - start.low) / width).add_(start.low)
 
 
 def split(data: datasets.Dataset, held_out: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

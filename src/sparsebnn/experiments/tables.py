@@ -79,11 +79,12 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _spread(values: Sequence[float] | np.ndarray) -> str:
+def spread(values: Sequence[float] | np.ndarray) -> str:
+    """min / median / max."""
     return " / ".join(f"{v:.2f}" for v in (min(values), statistics.median(values), max(values)))
 
 
-def _signed(value: float, digits: int = 2) -> str:
+def signed(value: float, digits: int = 2) -> str:
     """A difference with its sign; a true minus, so that columns read well."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
@@ -95,7 +96,7 @@ def _accuracy_columns(cell: Result | None, model: str, paper: tuple[float, float
     ours = accuracies(cell, model)
     difference = float(np.median(ours)) - paper[1]
     mark = _MARK if difference < -_SHORT - 1e-9 else ""
-    return [_spread(ours), printed_spread, _signed(difference) + mark]
+    return [spread(ours), printed_spread, signed(difference) + mark]
 
 
 def _density_columns(cell: Result | None, paper: float) -> list[str]:
@@ -103,7 +104,7 @@ def _density_columns(cell: Result | None, paper: float) -> list[str]:
         return [_NOTHING, f"{paper:.3f}", _NOTHING]
     ours = statistics.fmean(row["density"] for row in cell["replicates"])
     mark = _MARK if ours - paper > _DENSER + 1e-9 else ""
-    return [f"{ours:.3f}", f"{paper:.3f}", _signed(ours - paper, 3) + mark]
+    return [f"{ours:.3f}", f"{paper:.3f}", signed(ours - paper, 3) + mark]
 
 
 def _row(cell: Result | None, label: str, paper: Printed) -> list[str]:
@@ -153,9 +154,9 @@ def pair_rows(cells: Cells, architecture: str) -> Rows:
                 first, second = accuracies(flow, model), accuracies(lrt, model)
                 low, high = bootstrap_interval(first, second)
                 difference = float(np.median(first) - np.median(second))
-                ours = [_signed(difference), f"{_signed(low)} to {_signed(high)}"]
+                ours = [signed(difference), f"{signed(low)} to {signed(high)}"]
             papers = [getattr(printed(architecture, dataset, method), model)[1] for method in ("flow", "lrt")]
-            row += [*ours, _signed(papers[0] - papers[1])]
+            row += [*ours, signed(papers[0] - papers[1])]
         rows.append(row)
     return rows
 
@@ -181,7 +182,8 @@ _LEGEND = (
 )
 
 
-def _grid(head: Sequence[str], rows: Rows) -> str:
+def grid(head: Sequence[str], rows: Rows) -> str:
+    """Columns of text, the first one to the left."""
     widths = [max(len(line[i]) for line in [list(head), *rows]) for i in range(len(head))]
     lines = []
     for line in [list(head), *rows]:
@@ -192,7 +194,8 @@ def _grid(head: Sequence[str], rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def _pipes(head: Sequence[str], rows: Rows) -> str:
+def pipes(head: Sequence[str], rows: Rows) -> str:
+    """A Markdown table."""
     lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -215,12 +218,12 @@ def _render(results: Path, title: str, grid: Callable[[Sequence[str], Rows], str
 
 def text(results: Path) -> str:
     """The tables for a terminal."""
-    return _render(results, "{}", _grid)
+    return _render(results, "{}", grid)
 
 
 def markdown(results: Path) -> str:
     """The tables for the README and the docs."""
-    return _render(results, "**{}**", _pipes)
+    return _render(results, "**{}**", pipes)
 
 
 def with_section(page: str, section: str, owner: str = "the page") -> str:

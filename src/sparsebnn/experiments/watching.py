@@ -1,4 +1,4 @@
-"""What watches a cell while it trains: whose turn the device is, and the accuracy along the way."""
+"""What watches a cell while it trains: where logits start, whose turn it is, the accuracy along the way."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import contextlib
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sparsebnn import data as datasets
 from sparsebnn.experiments import cells, evaluation, provenance
 from sparsebnn.experiments.cells import Job
+from sparsebnn.initial import Uniform
 from sparsebnn.training import Callback, Epoch, Run
 
-__all__ = ["Trace", "Turn", "history"]
+__all__ = ["Starts", "Trace", "Turn", "history"]
 
 # Replicates and draws behind an accuracy along the way: enough for a picture, cheap enough not to matter.
 _TRACED, _TRACE_DRAWS = 2, 10
@@ -57,6 +61,24 @@ class Trace(Callback):
         if self.path is not None:
             provenance.write_json(self.path, self.entries)
         self.seconds += time.perf_counter() - began
+
+
+class Starts(Callback):
+    """Gives each replicate's inclusion logits the start of its candidate, before the first step.
+
+    The logits come from the network's own U(a, b); an affine map makes them U(low, high).
+    """
+
+    def __init__(self, template: Uniform, starts: Sequence[Uniform]) -> None:
+        self.template, self.starts = template, starts
+
+    @torch.no_grad()
+    def on_train_start(self, run: Run) -> None:
+        width = self.template.high - self.template.low
+        for name, stacked in run.replicas.parameters.items():
+            if name.endswith("inclusion_logit"):
+                for logits, start in zip(stacked, self.starts):
+                    logits.sub_(self.template.low).mul_((start.high - start.low) / width).add_(start.low)
 
 
 def history(run: Run, trace: Trace) -> list[dict[str, Any]]:
