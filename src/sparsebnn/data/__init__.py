@@ -8,7 +8,8 @@ from pathlib import Path
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.data.catalogue import CATALOGUE, verify
 from sparsebnn.data.digits import digits
-from sparsebnn.data.files import DataError, as_dataset, read
+from sparsebnn.data.download import fetch
+from sparsebnn.data.files import DataError, as_dataset, holds_data, read
 from sparsebnn.data.record import Dataset
 
 __all__ = ["DataError", "Dataset", "cache_folder", "load"]
@@ -56,9 +57,16 @@ def _by_name(name: str, root: Path | None, download: bool) -> Dataset:
     places.append(cache_folder())
     for place in places:
         for path in (place / f"{name}.npz", place / name):
-            if path.exists() and (path.is_file() or any(path.iterdir())):
-                arrays = read(path)
-                verify(name, arrays, path)
-                return as_dataset(name, arrays, entry.class_names)
-    where = ", ".join(map(str, places))
-    raise DataError(f"{entry.title} is in none of {where}. Pass root=, or set SPARSEBNN_DATA.")
+            if holds_data(path):
+                return _checked(name, path)
+    if not download:
+        where = ", ".join(map(str, places))
+        raise DataError(f"{entry.title} is in none of {where}. Pass root=, or set SPARSEBNN_DATA.")
+    fetch(entry, cache_folder() / name)
+    return _checked(name, cache_folder() / name)
+
+
+def _checked(name: str, path: Path) -> Dataset:
+    arrays = read(path)
+    verify(name, arrays, path)
+    return as_dataset(name, arrays, CATALOGUE[name].class_names)

@@ -19,7 +19,18 @@ import torch
 from sparsebnn.checks import InvalidInput, check_rows, invalid
 from sparsebnn.data.record import Dataset
 
-__all__ = ["ARRAYS", "IDX_FILES", "Arrays", "DataError", "as_dataset", "idx_bytes", "read", "read_idx"]
+__all__ = [
+    "ARRAYS",
+    "IDX_FILES",
+    "Arrays",
+    "DataError",
+    "as_dataset",
+    "holds_data",
+    "idx_bytes",
+    "read",
+    "read_idx",
+    "unpacked",
+]
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 IDX_FILES = {
@@ -80,7 +91,7 @@ def read_idx(path: Path) -> np.ndarray:
 def read_npz(path: Path) -> Arrays:
     """The four arrays of an .npz file, whatever else it holds."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             missing = [name for name in ARRAYS if name not in file]
             if missing:
                 raise invalid(
@@ -107,6 +118,13 @@ def _idx_in(folder: Path) -> dict[str, Path] | None:
             return None
         found[array] = here[0]
     return found
+
+
+def holds_data(path: Path) -> bool:
+    """Whether :func:`read` would find its files there: a half-filled folder does not count."""
+    if not path.is_dir():
+        return path.is_file()
+    return _idx_in(path) is not None or len(list(path.glob("*.npz"))) == 1
 
 
 def read(path: Path) -> Arrays:

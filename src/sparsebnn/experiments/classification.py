@@ -169,6 +169,11 @@ class Runner:
         minutes, seconds = divmod(round(self._spent / self._paid * rest), 60)
         return f", about {minutes}:{seconds:02d} left"
 
+    def fetch(self) -> None:
+        """Have all data sets at hand, so that several processes need not download the same one."""
+        for name in dict.fromkeys(job.dataset for job in self.todo):
+            self._dataset(name)
+
     def _dataset(self, name: str) -> datasets.Dataset:
         if name not in self._data:
             self._data[name] = datasets.load(name, root=self.given.data)
@@ -320,6 +325,7 @@ def execute(
         runner.merge()
         return
     if given.workers > 1:
+        runner.fetch()
         _work(study, given, list(sys.argv[1:] if argv is None else argv))
     failed = runner.run()
     if failed:
