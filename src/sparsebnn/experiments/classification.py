@@ -306,7 +306,7 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
 def complete(given: argparse.Namespace) -> argparse.Namespace:
     """Defaults that depend on other options."""
     given.replicates = given.replicates or ("2" if given.quick else "10")
-    given.draws = given.draws or (20 if given.quick else 100)
+    given.draws = given.draws or (10 if given.quick else 100)
     # A rehearsal must not overwrite the results that the documentation quotes.
     given.out = given.out or (Path("runs") if given.quick else Path("."))
     return given

@@ -37,7 +37,7 @@ def probs(network: nn.Module, x: Tensor, cell: Cell, model: str, draws: int, see
     """Class probabilities, averaged over draws of the whole posterior or of the median model."""
     likelihood = Categorical(cell.sizes[-1])
     # Noise held at a time. It does not change the draws; a large device is faster with fewer passes.
-    memory = 1 << 31 if next(network.parameters()).device.type == "cuda" else 1 << 27
+    memory = 1 << 30 if next(network.parameters()).device.type == "cuda" else 1 << 27
     pieces = draw_outputs(
         network, x, draws, model=model, seed=seed, batch_size=_ROWS[cell.architecture], memory=memory
     )
