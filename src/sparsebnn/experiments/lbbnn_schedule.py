@@ -39,14 +39,10 @@ __all__ = ["CANDIDATES", "choose", "main", "run"]
 _HELD_OUT = 10_000
 _MARGIN = 0.03
 _WIDE = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
-CANDIDATES = {
+CANDIDATES: dict[str, tuple[Logits, ...]] = {
     architecture: (
-        Logits(wide, 1e-4),
-        Logits(wide, 3e-4),
-        Logits(wide, 1e-3),
-        Logits(wide, 3e-3),
+        *(Logits(wide, rate) for rate in (1e-4, 2e-4, 3e-4, 5e-4, 1e-3)),
         Logits(Uniform(0.0, 1.0), 1e-4),
-        Logits(Uniform(0.0, 1.0), 1e-3),
     )
     for architecture, wide in _WIDE.items()
 }
@@ -207,7 +203,7 @@ def _failing(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any
 
 def _comparison(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any]:
     """The candidates, and the one the rule takes."""
-    candidates: tuple[Logits, ...] = CANDIDATES[given.architecture]
+    candidates = CANDIDATES[given.architecture]
     if given.rates:
         candidates = tuple(Logits(_WIDE[given.architecture], rate) for rate in given.rates)
     template, most = cell(given.architecture, "lbbnn"), 1.0
