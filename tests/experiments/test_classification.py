@@ -268,6 +268,37 @@ def test_a_cell_that_fails_does_not_cost_the_others(tmp_path, monkeypatch, capsy
     assert len(result(tmp_path)["replicates"]) == 2
 
 
+def test_workers_share_the_cells(tmp_path, capfd):
+    """Two processes and forced anew: each cell is run once, and nothing that one finished is lost."""
+    argv = words(tmp_path, "--epochs", "1", "--methods", "lbbnn", "lrt", "--workers", "2", "--force")
+    table1.main(argv)
+    printed = capfd.readouterr().out
+    assert printed.count("digits-lbbnn: median") == printed.count("digits-lrt: median") == 1
+    assert printed.splitlines()[-2:] == [
+        "[1/2] digits-lbbnn: already there",
+        "[2/2] digits-lrt: already there",
+    ]
+
+
+def test_a_replicate_that_stopped_does_not_cost_the_others(tmp_path, monkeypatch):
+    """One replicate's parameters are not numbers at the end; the other is measured and the file says so."""
+    from sparsebnn.training import Stopped
+
+    real = classification.train
+
+    def train(*given, **options):
+        run = real(*given, **options)
+        run.replicas.parameters["network.0.weights.mean"][1].fill_(float("nan"))
+        run.stopped.append(Stopped(1, 1, 7, "the value of 0.weights.mean was not finite"))
+        return run
+
+    monkeypatch.setattr(classification, "train", train)
+    table1.main(words(tmp_path, "--epochs", "1", "--trace", "0"))
+    content = result(tmp_path)
+    assert [row["seed"] for row in content["replicates"]] == [0]
+    assert content["stopped"][0].startswith("Replicate 1 (seed 1) stopped at step 7")
+
+
 def test_the_commit_can_be_told_where_there_is_no_git(monkeypatch):
     monkeypatch.setattr(provenance, "_git", lambda *words: None)
     assert provenance.commit_and_source() == (None, None)

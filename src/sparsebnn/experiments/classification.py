@@ -92,7 +92,9 @@ class Runner:
         self.seeds, self.partial = cells.seeds_of(given.replicates, given.seed)
         # What makes a cell whole when it was asked for in parts.
         self.whole = list(range(given.seed, given.seed + (2 if given.quick else 10)))
-        self.live = sys.stderr.isatty()
+        self.live = sys.stderr.isatty() and not given.quiet
+        # Now, not at the end of a cell: the code that runs is the code that is there at the start.
+        self.commit, self.commit_source = provenance.commit_and_source()
         self.keeps = importlib.util.find_spec("safetensors") is not None
         self._data: dict[str, datasets.Dataset] = {}
         self._spent = self._paid = 0.0
@@ -126,9 +128,6 @@ class Runner:
 
     def _cell(self, number: int, job: Job) -> None:
         place = f"[{number + 1}/{len(self.todo)}]"
-        if self.given.force:
-            for path, _ in cells.finished(self.results, job):
-                path.unlink()
         missing = self._missing(job)
         if not missing:
             self._absorb(job)
@@ -150,6 +149,14 @@ class Runner:
     def _absorb(self, job: Job) -> None:
         with cells.locked(self.runs / f".{job.stem}.merge.lock"):
             cells.absorb(self.results, job, self.whole if self.partial else self.seeds)
+
+    def clear(self) -> None:
+        """Forget what is finished or begun of these cells."""
+        for job in self.todo:
+            for path, _ in cells.finished(self.results, job):
+                path.unlink()
+            for folder in self.runs.glob(f"{job.stem}.*.{job.key()}"):
+                shutil.rmtree(folder)
 
     def merge(self) -> None:
         """Only put parts together that are there."""
@@ -186,7 +193,7 @@ class Runner:
     def _run(self, job: Job, seeds: Sequence[int]) -> Result:
         data = self._dataset(job.dataset)
         folder = self.folder(job, seeds) if self.keeps else None
-        if folder is not None and (self.given.force or not self.given.resume):
+        if folder is not None and not self.given.resume:
             shutil.rmtree(folder, ignore_errors=True)
         trace = Trace(job, data, self.given.trace, None if folder is None else folder / "trace.json")
         turn = Turn(self.given.gpu_lock)
@@ -216,12 +223,16 @@ class Runner:
         rows = []
         for k, seed in enumerate(run.seeds):
             network = run.replicas.unstack(k).network
-            # The draws' seed is the replicate's, so that replicates do not share their draws.
-            measured = evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
+            try:
+                # The draws' seed is the replicate's, so that replicates do not share their draws.
+                measured = evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
+            except InvalidInput:
+                if k not in {stopped.replicate for stopped in run.stopped}:
+                    raise
+                continue  # it stopped with values that are not numbers; 'stopped' tells where
             rows.append({"seed": seed, "prediction_seed": seed, **measured})
             if folder is not None:
                 saving.save(network, folder / f"network-{seed}.safetensors", seed=seed, cell=job.stem)
-        commit, source = provenance.commit_and_source()
         return {
             "dataset": job.dataset,
             "architecture": job.cell.architecture,
@@ -230,8 +241,8 @@ class Runner:
             "device": provenance.device_name(device),
             "mode": run.mode,
             "versions": provenance.versions(),
-            "commit": commit,
-            "commit_source": source,
+            "commit": self.commit,
+            "commit_source": self.commit_source,
             "command": self._command(job, run.seeds),
             "train_seconds": round(run.train_seconds, 3),
             "compile_seconds": round(run.compile_seconds, 3),
@@ -280,7 +291,8 @@ def load_network(folder: Path, job: Job, seed: int) -> torch.nn.Module:
 
 def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     """The options all studies of cells share."""
-    parser = argparse.ArgumentParser(prog=f"python -m sparsebnn.experiments.{study}", description=claim)
+    program = f"python -m sparsebnn.experiments.{study}"
+    parser = argparse.ArgumentParser(prog=program, description=claim, allow_abbrev=False)
     add = parser.add_argument
     add("--replicates", help="a count (10), or a part of the cell to be merged later: 0-4, or 5,7,9")
     add("--epochs", type=int, help="passes over the data (default 250); milestones move along")
@@ -299,6 +311,7 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     add("--trace", type=int, default=10, help="epochs between two looks at the test accuracy; 0: none")
     add("--checkpoint-seconds", type=float, default=120.0, help="seconds between two checkpoints")
     add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
+    add("--quiet", action="store_true", help="no live line")
     add("--workers", type=int, default=1, help="processes; one trains while the others compile")
     return parser
 
@@ -324,6 +337,8 @@ def execute(
     if given.merge:
         runner.merge()
         return
+    if given.force:
+        runner.clear()
     if given.workers > 1:
         runner.fetch()
         _work(study, given, list(sys.argv[1:] if argv is None else argv))
@@ -335,8 +350,10 @@ def execute(
 def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
     """The same command in several processes; they take cells from the same list. What they leave is ours."""
     lock = given.gpu_lock or Path(given.runs) / f".{study}.gpu.lock"
-    command = [sys.executable, "-m", f"sparsebnn.experiments.{study}", *argv]
-    command += ["--workers", "1", "--gpu-lock", str(lock)]
+    # What had to be forgotten was forgotten once; a worker must not forget what another has finished.
+    own = [word for word in argv if word != "--force"]
+    command = [sys.executable, "-m", f"sparsebnn.experiments.{study}", *own]
+    command += ["--workers", "1", "--quiet", "--gpu-lock", str(lock)]
     began = []
     try:
         for _ in range(given.workers):

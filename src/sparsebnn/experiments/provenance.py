@@ -66,13 +66,15 @@ def _git(*words: str) -> str | None:
 
 
 def commit_and_source() -> tuple[str | None, str | None]:
-    """The commit the package stands at, ``+changes`` if files differ from it, and who says so.
+    """The commit the package stands at, ``+changes`` if its files differ from it, and who says so.
 
     Outside git, as on a machine that received only the files, ``SPARSEBNN_COMMIT`` may name it.
     """
     head = _git("rev-parse", "HEAD")
     if head is not None:
-        return (f"{head}+changes" if _git("status", "--porcelain") else head), "git"
+        # The package alone: results that a study has just written do not change what made them.
+        package = str(Path(sparsebnn.__file__).resolve().parent)
+        return (f"{head}+changes" if _git("status", "--porcelain", "--", package) else head), "git"
     told = os.environ.get("SPARSEBNN_COMMIT")
     return (told, "SPARSEBNN_COMMIT") if told else (None, None)
 
