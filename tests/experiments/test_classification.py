@@ -268,6 +268,7 @@ def test_a_cell_that_fails_does_not_cost_the_others(tmp_path, monkeypatch, capsy
     assert len(result(tmp_path)["replicates"]) == 2
 
 
+@pytest.mark.slow
 def test_workers_share_the_cells(tmp_path, capfd):
     """Two processes and forced anew: each cell is run once, and nothing that one finished is lost."""
     argv = words(tmp_path, "--epochs", "1", "--methods", "lbbnn", "lrt", "--workers", "2", "--force")
