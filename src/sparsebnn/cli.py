@@ -85,6 +85,17 @@ def _app() -> Any:
         with _one_line_errors(debug):
             _reproduce(study, options or [])
 
+    @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    def tables(
+        options: list[str] = typer.Argument(None, help="--results FOLDER, --markdown, --write PAGE …"),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Tables 1 and 2 of the paper, its figures beside those in results/."""
+        with _one_line_errors(debug):
+            from sparsebnn.experiments import tables as study
+
+            study.main(options or [])
+
     return app
 
 

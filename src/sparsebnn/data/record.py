@@ -13,8 +13,8 @@ __all__ = ["Dataset"]
 class Dataset:
     """Rows with their labels, split into training and test part.
 
-    ``x_*`` are ``(rows, features)`` in float32, ``y_*`` labels in int64; ``image_shape`` is how a row
-    reads as an image.
+    ``x_*`` are ``(rows, features)``, in float32 or as the uint8 pixels they were stored as (training and
+    prediction divide those by 255); ``y_*`` labels in int64; ``image_shape`` is how a row reads as an image.
     """
 
     name: str

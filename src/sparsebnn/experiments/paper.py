@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
-from sparsebnn.checks import check_choice
+from sparsebnn.checks import check_choice, check_count
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.networks import lenet, mlp
-from sparsebnn.priors import SpikeSlabPrior
-from sparsebnn.training.schedules import Steps
+from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior, SpikeSlabPrior
+from sparsebnn.training.schedules import Constant, Steps
 from sparsebnn.training.settings import Settings
 
-__all__ = ["ARCHITECTURES", "METHODS", "Cell", "cell"]
+__all__ = ["ARCHITECTURES", "LBBNN_LOGITS", "METHODS", "Cell", "Logits", "cell", "published_lbbnn"]
 
 ARCHITECTURES = ("fc", "lenet")
 METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
@@ -30,31 +32,102 @@ _START = Initial(
     auxiliary=Normal(0.0, 1.0),
 )
 _SMALL = Uniform(-0.01, 0.01)
+_LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Where the inclusion logits of LBBNN start, and their learning rate."""
+
+    start: Uniform
+    rate: float
+
+
+# The published rate fails with the right KL (:func:`published_lbbnn`), so these are ours to choose.
+# ``experiments.lbbnn_schedule`` chooses them on validation rows.
+LBBNN_LOGITS = {"fc": Logits(_LOGITS["fc"], 1e-4), "lenet": Logits(_LOGITS["lenet"], 1e-4)}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One architecture and method of the paper: how its network starts and how it is trained."""
+    """One architecture and method of the paper: how its network starts and how it is trained.
+
+    ``prior`` is ``"spike_slab"`` (inclusion 0.1, slab N(0, 1)), ``"gaussian"`` (N(0, 1), for families whose
+    weights are all there) or ``"hierarchical"`` (LBBNN's own, with Gamma precisions for the biases too).
+    """
 
     architecture: str
     method: str
     initial: Initial
     dense_initial: Initial
     settings: Settings
+    family: str
+    family_options: Mapping[str, Any] = field(default_factory=dict)
+    prior: str = "spike_slab"
+    inclusion_prob: float = 0.1
+    sizes: tuple[int, ...] = (784, 400, 600, 10)
+
+    def _prior(self) -> Prior:
+        if self.prior == "hierarchical":
+            return HierarchicalPrior()
+        return GaussianPrior() if self.prior == "gaussian" else SpikeSlabPrior(self.inclusion_prob)
 
     def network(self, **layer: Any) -> nn.Sequential:
         """A fresh network of this cell; ``layer`` overrides what goes to its layers."""
-        options = {"family": METHODS[self.method], "prior": SpikeSlabPrior(0.1), **layer}
+        options = {
+            "family": self.family,
+            "family_options": self.family_options,
+            "prior": self._prior(),
+            **layer,
+        }
+        if self.prior == "hierarchical":
+            options["bias_prior"] = GammaPrecisionPrior()
         if self.architecture == "fc":
-            return mlp([784, 400, 600, 10], initial=self.initial, **options)
+            return mlp(self.sizes, initial=self.initial, **options)
         return lenet(initial=self.initial, dense={"initial": self.dense_initial}, **options)
+
+    def for_epochs(self, epochs: int) -> Cell:
+        """The same training squeezed into (or stretched over) that many epochs: milestones move along.
+
+        >>> cell("fc", "lrt").for_epochs(10).settings.schedule.milestones
+        (5,)
+        """
+        check_count(epochs, "epochs", "for_epochs")
+        old = self.settings
+
+        def moved(schedule: Any) -> Any:
+            if not isinstance(schedule, Steps):
+                return schedule
+            return replace(
+                schedule, milestones=tuple(round(m * epochs / old.epochs) for m in schedule.milestones)
+            )
+
+        own = {group: moved(schedule) for group, schedule in old.schedules.items()}
+        new = replace(old, epochs=epochs, schedule=moved(old.schedule), schedules=own)
+        return replace(self, settings=new)
+
+    def record(self) -> dict[str, Any]:
+        """All of it in plain words, for a result file: what two runs must share to be the same cell."""
+        return {
+            key: _plain(value) for key, value in vars(self).items() if key not in ("architecture", "method")
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Records as mappings that name their kind, tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return fields if isinstance(value, Settings | Initial) else {"kind": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def cell(architecture: str, method: str) -> Cell:
     """The paper's cell.
 
-    For LBBNN the start and the rates are those of the LRT row: with the right KL the published rate
-    of 0.1 for the inclusion logits switches every weight off.
+    For LBBNN the start and rate of the inclusion logits are :data:`LBBNN_LOGITS`; all else is as
+    published, except that the prior is the one of the other rows, whose KL has a closed form.
 
     >>> cell("fc", "flow").initial.mean
     Uniform(low=-0.01, high=0.01)
@@ -62,10 +135,44 @@ def cell(architecture: str, method: str) -> Cell:
     check_choice(architecture, ARCHITECTURES, "architecture", "cell")
     check_choice(method, METHODS, "method", "cell")
     dense = architecture == "fc"
-    start = replace(_START, inclusion_logit=Uniform(-15.0, 10.0) if dense else Uniform(-10.0, 15.0))
-    if dense and method == "flow":
+    start = replace(_START, inclusion_logit=_LOGITS[architecture])
+    if dense and method != "lrt":
         start = replace(start, mean=_SMALL)
     dense_start = replace(start, mean=_SMALL) if method == "flow" else start
     milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
     settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
-    return Cell(architecture, method, start, dense_start, settings)
+    made = Cell(architecture, method, start, dense_start, settings, METHODS[method])
+    return with_logits(made, LBBNN_LOGITS[architecture]) if method == "lbbnn" else made
+
+
+def with_logits(made: Cell, logits: Logits) -> Cell:
+    """A cell whose inclusion logits start and move otherwise."""
+    return replace(
+        made,
+        initial=replace(made.initial, inclusion_logit=logits.start),
+        dense_initial=replace(made.dense_initial, inclusion_logit=logits.start),
+        settings=replace(made.settings, learning_rates={"inclusion_logit": logits.rate}),
+    )
+
+
+def published_lbbnn(architecture: str, prior: str = "spike_slab") -> Cell:
+    """LBBNN with the published schedule, kept because it documents a failure.
+
+    The inclusion logits start at U(0, 1) and move at a rate of 0.1, from epoch 20 on at 1e-4; everything
+    else at 1e-4 throughout. With the right KL every weight is switched off within these 20 epochs.
+    ``prior="hierarchical"`` takes the published prior too: its hyperparameters learn at 1e-5 (precision) and
+    1e-3 (inclusion) and stand still from epoch 20. Two things are left out: the fresh Adam at epoch 20, and
+    that the prior sends no gradient through γ from there on.
+
+    >>> published_lbbnn("fc").settings.rate("inclusion_logit", epoch=19)
+    0.1
+    """
+    check_choice(prior, ("spike_slab", "hierarchical"), "prior", "published_lbbnn")
+    made = with_logits(cell(architecture, "lbbnn"), Logits(Uniform(0.0, 1.0), 0.1))
+    rates = {"inclusion_logit": 0.1}
+    schedules: dict[str, Any] = {"inclusion_logit": Steps((20,), 1e-3)}
+    if prior == "hierarchical":
+        rates |= {"raw_shape": 1e-5, "raw_rate": 1e-5, "raw_included": 1e-3, "raw_excluded": 1e-3}
+        schedules |= {name: Steps((20,), 0.0) for name in rates if name != "inclusion_logit"}
+    settings = replace(made.settings, learning_rates=rates, schedule=Constant(), schedules=schedules)
+    return replace(made, settings=settings, prior=prior)

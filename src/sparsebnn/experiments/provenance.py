@@ -23,7 +23,17 @@ import torch
 
 import sparsebnn
 
-__all__ = ["COLOURS", "Study", "arguments", "commit", "rounded", "write_json"]
+__all__ = [
+    "COLOURS",
+    "Study",
+    "arguments",
+    "commit",
+    "commit_and_source",
+    "device_name",
+    "rounded",
+    "versions",
+    "write_json",
+]
 
 # Okabe and Ito's palette, told apart by every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
@@ -55,12 +65,40 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip()
 
 
-def commit() -> str | None:
-    """The commit the package stands at, ``+changes`` if files differ from it; None outside git."""
+def commit_and_source() -> tuple[str | None, str | None]:
+    """The commit the package stands at, ``+changes`` if its files differ from it, and who says so.
+
+    Outside git, as on a machine that received only the files, ``SPARSEBNN_COMMIT`` may name it.
+    """
     head = _git("rev-parse", "HEAD")
-    if head is None:
-        return None
-    return f"{head}+changes" if _git("status", "--porcelain") else head
+    if head is not None:
+        # The package alone: results that a study has just written do not change what made them.
+        package = str(Path(sparsebnn.__file__).resolve().parent)
+        return (f"{head}+changes" if _git("status", "--porcelain", "--", package) else head), "git"
+    told = os.environ.get("SPARSEBNN_COMMIT")
+    return (told, "SPARSEBNN_COMMIT") if told else (None, None)
+
+
+def commit() -> str | None:
+    """The commit the package stands at, as far as it is known."""
+    return commit_and_source()[0]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    return {
+        "sparsebnn": sparsebnn.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """What a device is called by its maker; of a CPU, its kind and how many threads are used."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
@@ -81,7 +119,8 @@ def rounded(value: Any, digits: int = 6) -> Any:
 def write_json(path: Path, content: Any) -> None:
     """Write all of it or nothing: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    # Two processes may write the same file: each writes beside it under a name of its own.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
 
@@ -109,12 +148,7 @@ class Study:
         return {
             "command": " ".join(words),
             "commit": commit(),
-            "versions": {
-                "sparsebnn": sparsebnn.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "versions": versions(),
             "seeds": list(seeds),
             "device": "cpu",
             "threads": torch.get_num_threads(),

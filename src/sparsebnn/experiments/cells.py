@@ -1,0 +1,199 @@
+"""Result files of a table's cells: one JSON per cell, written whole, split by replicates, merged again.
+
+A cell's file is ``results/<study>/<stem>.json``. A run of some of its replicates leaves a part,
+``<stem>.0-4.json``; when the parts hold every replicate of the cell they are merged and removed. Two runs
+belong to the same cell when their ``settings`` are equal, letter for letter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.experiments.paper import Cell
+from sparsebnn.experiments.provenance import write_json
+
+__all__ = [
+    "Job",
+    "absorb",
+    "finished",
+    "locked",
+    "merged",
+    "read_results",
+    "seed_label",
+    "seeds_of",
+    "stored",
+]
+
+Result = dict[str, Any]
+_SECONDS = ("train_seconds", "compile_seconds", "evaluation_seconds")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell to be run: its data set, its settings, and how it is evaluated."""
+
+    stem: str
+    dataset: str
+    cell: Cell
+    draws: int = 100
+
+    def settings(self) -> dict[str, Any]:
+        """What makes two runs the same cell."""
+        return {**self.cell.record(), "draws": self.draws}
+
+    def key(self) -> str:
+        """A short name for these settings."""
+        text = json.dumps([self.dataset, self.cell.architecture, self.settings()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def seeds_of(text: str, first: int = 0) -> tuple[list[int], bool]:
+    """Seeds meant by ``--replicates``, and whether they are a part: ``10`` is a whole cell, ``0-4`` a part.
+
+    >>> seeds_of("3"), seeds_of("2-4"), seeds_of("0,7")
+    (([0, 1, 2], False), ([2, 3, 4], True), ([0, 7], True))
+    """
+    expected, owner = "a count (10), a range (0-4) or seeds (0,3,7)", "the command"
+    try:
+        if text.isdecimal():
+            if int(text) < 1:
+                raise ValueError
+            return list(range(first, first + int(text))), False
+        seeds: list[int] = []
+        for piece in text.split(","):
+            low, _, high = piece.partition("-")
+            seeds += range(int(low), int(high or low) + 1)
+    except ValueError:
+        raise invalid("--replicates", owner, expected, repr(text)) from None
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise invalid("--replicates", owner, expected, repr(text))
+    return sorted(seeds), True
+
+
+def seed_label(seeds: Sequence[int]) -> str:
+    """Seeds as a piece of a file name.
+
+    >>> seed_label([0, 1, 2, 5])
+    '0-2_5'
+    """
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return "_".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; without ``wait``, say whether it could be had. It goes with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        got = _lock(file, wait)
+        yield got
+
+
+def _lock(file: TextIO, wait: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows: there one process runs at a time
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(path: Path) -> Result | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None  # merged and removed a moment ago
+    except ValueError as error:
+        raise InvalidInput(
+            f"{path} is not a result file ({error}). Remove it and run its cell again."
+        ) from error
+
+
+def stored(folder: Path, stem: str) -> list[tuple[Path, Result]]:
+    """The cell's file and its parts, as far as they are there."""
+    paths = [folder / f"{stem}.json", *sorted(folder.glob(f"{stem}.*.json"))]
+    return [(path, content) for path in paths if (content := _read(path)) is not None]
+
+
+def finished(folder: Path, job: Job) -> list[tuple[Path, Result]]:
+    """Those of the stored files that were made with the job's settings."""
+    wanted = json.loads(json.dumps(job.settings()))
+    return [
+        (path, content)
+        for path, content in stored(folder, job.stem)
+        if content["settings"] == wanted and content["dataset"] == job.dataset
+    ]
+
+
+def absorb(folder: Path, job: Job, seeds: Sequence[int]) -> Path | None:
+    """Merge the cell's files when together they hold all ``seeds``; parts that were merged are removed."""
+    whole, files = folder / f"{job.stem}.json", finished(folder, job)
+    held = {row["seed"] for _, content in files for row in content["replicates"]}
+    if not set(seeds) <= held:
+        return None
+    if [path for path, _ in files] != [whole]:
+        write_json(whole, merged([content for _, content in files]))
+        for path, _ in files:
+            if path != whole:
+                path.unlink(missing_ok=True)
+    return whole
+
+
+def merged(parts: Sequence[Result]) -> Result:
+    """Runs of the same cell as one: replicates side by side in the order of their seeds, seconds summed."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = {row["seed"]: row for part in reversed(parts) for row in part["replicates"]}
+    content = dict(parts[0])
+    for name in ("device", "commit", "command"):
+        content[name] = " + ".join(dict.fromkeys(str(part[name]) for part in parts))
+    for name in _SECONDS:
+        content[name] = round(sum(part[name] for part in parts), 3)
+    content["parts"] = [piece for part in parts for piece in part.get("parts") or [_origin(part)]]
+    content["history"] = _average_history(parts)
+    content["stopped"] = [entry for part in parts for entry in part["stopped"]]
+    content["replicates"] = [rows[seed] for seed in sorted(rows)]
+    return content
+
+
+def _origin(part: Result) -> Result:
+    names = ("device", "versions", "commit", "command", *_SECONDS)
+    return {"seeds": [row["seed"] for row in part["replicates"]], **{name: part[name] for name in names}}
+
+
+def _average_history(parts: Sequence[Result]) -> list[Result]:
+    """Epoch by epoch, the mean over all replicates of all parts; accuracies over the parts that have them."""
+    averaged = []
+    for entries in zip(*(part["history"] for part in parts)):
+        entry: Result = {"epoch": entries[0]["epoch"]}
+        for name in dict.fromkeys(name for one in entries for name in one if name != "epoch"):
+            pairs = [
+                (one[name], len(part["replicates"]))
+                for one, part in zip(entries, parts)
+                if one.get(name) is not None
+            ]
+            if pairs:
+                entry[name] = sum(value * weight for value, weight in pairs) / sum(w for _, w in pairs)
+        averaged.append(entry)
+    return averaged
+
+
+def read_results(folder: Path, stems: Sequence[str]) -> dict[str, Result]:
+    """The whole cells that are there, by stem."""
+    found = {stem: _read(folder / f"{stem}.json") for stem in stems}
+    return {stem: content for stem, content in found.items() if content is not None}

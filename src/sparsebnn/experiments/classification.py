@@ -1,0 +1,382 @@
+"""Cells of a table, trained and evaluated: what ``table1``, ``table2`` and ``ablations`` share.
+
+All replicates of a cell are one program. A cell leaves its result file as soon as it ends; while it runs it
+leaves checkpoints under ``runs/``, from which it goes on. Several processes may work on the same folder:
+each takes cells that no other has taken, and with ``--gpu-lock`` they compile side by side and train one
+after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sparsebnn import data as datasets
+from sparsebnn import saving
+from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments import cells, evaluation, provenance
+from sparsebnn.experiments.cells import Job, Result
+from sparsebnn.experiments.paper import Cell, cell
+from sparsebnn.experiments.watching import Trace, Turn, history
+from sparsebnn.initial import Uniform
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.training import Interrupted, Run, train
+from sparsebnn.training.schedules import Steps
+from sparsebnn.training.settings import Settings
+
+__all__ = ["DATASETS", "METHODS", "Runner", "command_line", "jobs", "load_network", "main"]
+
+DATASETS = ("kmnist", "mnist", "fmnist")
+METHODS = ("lbbnn", "lrt", "flow")
+# What a replicate costs beside LBBNN-LRT's, for the time that is left; measured on one H200.
+_COST = {"lbbnn": 1.5, "lrt": 1.0, "flow": 4.0}
+
+
+def quick_cell(architecture: str, method: str) -> Cell:
+    """A cell small enough for a laptop: narrow layers or few epochs, larger rates, a denser start."""
+    full = cell(architecture, method)
+    start = Uniform(-1.0, 3.0)
+    settings = Settings(
+        epochs=20 if architecture == "fc" else 4,
+        batch_size=100,
+        learning_rate=0.01 if architecture == "fc" else 0.003,
+        learning_rates={"inclusion_logit": 0.03},
+        schedule=Steps((15,) if architecture == "fc" else (3,)),
+        temperature=0.1,
+    )
+    options = {"hidden": (20, 20)} if method == "flow" else {}
+    return replace(
+        full,
+        initial=replace(full.initial, inclusion_logit=start),
+        dense_initial=replace(full.dense_initial, inclusion_logit=start),
+        settings=settings,
+        family_options=options,
+        sizes=(64, 50, 50, 10),
+    )
+
+
+def jobs(architecture: str, given: argparse.Namespace) -> list[Job]:
+    """The cells of a table that the command asks for, in the paper's order."""
+    made = []
+    for dataset in given.datasets:
+        for method in given.methods:
+            one = quick_cell(architecture, method) if given.quick else cell(architecture, method)
+            one = one.for_epochs(given.epochs) if given.epochs else one
+            made.append(Job(f"{dataset}-{method}", dataset, one, given.draws))
+    return made
+
+
+# --- one cell ----------------------------------------------------------------------------------------
+
+
+class Runner:
+    """One call of a study: its cells one after the other, each to its file."""
+
+    def __init__(
+        self, study: str, given: argparse.Namespace, todo: Sequence[Job], words: Callable[[Job], list[str]]
+    ) -> None:
+        self.study, self.given, self.todo, self.words = study, given, list(todo), words
+        self.results = Path(given.out) / "results" / study
+        self.runs = Path(given.runs) / study
+        self.seeds, self.partial = cells.seeds_of(given.replicates, given.seed)
+        # What makes a cell whole when it was asked for in parts.
+        self.whole = list(range(given.seed, given.seed + (2 if given.quick else 10)))
+        self.live = sys.stderr.isatty() and not given.quiet
+        # Now, not at the end of a cell: the code that runs is the code that is there at the start.
+        self.commit, self.commit_source = provenance.commit_and_source()
+        self.keeps = importlib.util.find_spec("safetensors") is not None
+        self._data: dict[str, datasets.Dataset] = {}
+        self._spent = self._paid = 0.0
+
+    def run(self) -> int:
+        """Run what is missing; returns how many cells failed."""
+        if not self.keeps:
+            print(
+                "No 'safetensors' here: checkpoints and networks are not kept, results are.", file=sys.stderr
+            )
+        failed = 0
+        for number, job in enumerate(self.todo):
+            claim = self.runs / f".{job.stem}.{cells.seed_label(self.seeds)}.{job.key()}.lock"
+            with cells.locked(claim, wait=False) as mine:
+                if not mine:
+                    print(f"[{number + 1}/{len(self.todo)}] {job.stem}: another process is at it", flush=True)
+                    continue
+                try:
+                    self._cell(number, job)
+                except (InvalidInput, Interrupted):
+                    raise
+                except Exception as error:  # one cell that fails must not cost the others
+                    failed += 1
+                    traceback.print_exc()
+                    print(f"[{number + 1}/{len(self.todo)}] {job.stem} failed: {error}", flush=True)
+        return failed
+
+    def _missing(self, job: Job) -> list[int]:
+        held = {r["seed"] for _, c in cells.finished(self.results, job) for r in c["replicates"]}
+        return [seed for seed in self.seeds if seed not in held]
+
+    def _cell(self, number: int, job: Job) -> None:
+        place = f"[{number + 1}/{len(self.todo)}]"
+        missing = self._missing(job)
+        if not missing:
+            self._absorb(job)
+            print(f"{place} {job.stem}: already there", flush=True)
+            return
+        if self.live:
+            left = self._left(number)
+            print(f"{place} {job.stem}, seeds {cells.seed_label(missing)}{left}", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        result = self._run(job, missing)
+        whole = not self.partial and missing == self.seeds and not cells.finished(self.results, job)
+        name = job.stem if whole else f"{job.stem}.{cells.seed_label(missing)}"
+        provenance.write_json(self.results / f"{name}.json", result)
+        self._absorb(job)
+        self._spent += time.perf_counter() - began
+        self._paid += self._cost(job)
+        print(f"{place} {job.stem}: {_line(result)}{self._left(number + 1)}", flush=True)
+
+    def _absorb(self, job: Job) -> None:
+        with cells.locked(self.runs / f".{job.stem}.merge.lock"):
+            cells.absorb(self.results, job, self.whole if self.partial else self.seeds)
+
+    def clear(self) -> None:
+        """Forget what is finished or begun of these cells."""
+        for job in self.todo:
+            for path, _ in cells.finished(self.results, job):
+                path.unlink()
+            for folder in self.runs.glob(f"{job.stem}.*.{job.key()}"):
+                shutil.rmtree(folder)
+
+    def merge(self) -> None:
+        """Only put parts together that are there."""
+        for job in self.todo:
+            with cells.locked(self.runs / f".{job.stem}.merge.lock"):
+                path = cells.absorb(self.results, job, self.whole)
+            print(f"{job.stem}: {'whole' if path else 'parts are missing'}")
+
+    def _cost(self, job: Job) -> float:
+        return _COST.get(job.cell.method, 4.0) * job.cell.settings.epochs
+
+    def _left(self, number: int) -> str:
+        """The time the rest will take, once a cell has shown what time it takes."""
+        rest = sum(self._cost(job) for job in self.todo[number:] if self._missing(job))
+        if not self._paid or not rest:
+            return ""
+        minutes, seconds = divmod(round(self._spent / self._paid * rest), 60)
+        return f", about {minutes}:{seconds:02d} left"
+
+    def fetch(self) -> None:
+        """Have all data sets at hand, so that several processes need not download the same one."""
+        for name in dict.fromkeys(job.dataset for job in self.todo):
+            self._dataset(name)
+
+    def _dataset(self, name: str) -> datasets.Dataset:
+        if name not in self._data:
+            self._data[name] = datasets.load(name, root=self.given.data)
+        return self._data[name]
+
+    def folder(self, job: Job, seeds: Sequence[int]) -> Path:
+        """Where checkpoints and networks of a run lie; other settings, other folder."""
+        return self.runs / f"{job.stem}.{cells.seed_label(seeds)}.{job.key()}"
+
+    def _run(self, job: Job, seeds: Sequence[int]) -> Result:
+        data = self._dataset(job.dataset)
+        folder = self.folder(job, seeds) if self.keeps else None
+        if folder is not None and not self.given.resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        trace = Trace(job, data, self.given.trace, None if folder is None else folder / "trace.json")
+        turn = Turn(self.given.gpu_lock)
+        with turn.held:
+            run = train(
+                job.cell.network(),
+                (evaluation.inputs(data.x_train, job.cell, data.image_shape), data.y_train),
+                likelihood=Categorical(job.cell.sizes[-1]),
+                settings=job.cell.settings,
+                replicates=list(seeds),
+                device=self.given.device,
+                mode=self.given.mode,
+                folder=folder,
+                resume=folder is not None,
+                checkpoint_seconds=self.given.checkpoint_seconds,
+                callbacks=[turn, trace],
+                progress=None if self.live else False,
+            )
+        return self._result(job, run, trace, data, folder)
+
+    def _result(
+        self, job: Job, run: Run, trace: Trace, data: datasets.Dataset, folder: Path | None
+    ) -> Result:
+        began = time.perf_counter()
+        device = run.batches.x.device
+        x, y = evaluation.test_rows(data, job.cell, device)
+        rows = []
+        for k, seed in enumerate(run.seeds):
+            network = run.replicas.unstack(k).network
+            try:
+                # The draws' seed is the replicate's, so that replicates do not share their draws.
+                measured = evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
+            except InvalidInput:
+                if k not in {stopped.replicate for stopped in run.stopped}:
+                    raise
+                continue  # it stopped with values that are not numbers; 'stopped' tells where
+            rows.append({"seed": seed, "prediction_seed": seed, **measured})
+            if folder is not None:
+                saving.save(network, folder / f"network-{seed}.safetensors", seed=seed, cell=job.stem)
+        return {
+            "dataset": job.dataset,
+            "architecture": job.cell.architecture,
+            "method": job.cell.method,
+            "settings": job.settings(),
+            "device": provenance.device_name(device),
+            "mode": run.mode,
+            "versions": provenance.versions(),
+            "commit": self.commit,
+            "commit_source": self.commit_source,
+            "command": self._command(job, run.seeds),
+            "train_seconds": round(run.train_seconds, 3),
+            "compile_seconds": round(run.compile_seconds, 3),
+            "evaluation_seconds": round(time.perf_counter() - began + trace.seconds, 3),
+            "stopped": [str(stopped) for stopped in run.stopped],
+            "replicates": rows,
+            "history": history(run, trace),
+        }
+
+    def _command(self, job: Job, seeds: Sequence[int]) -> str:
+        """What makes this cell again. Folders are left out: they name a machine, not a result."""
+        words = ["python", "-m", f"sparsebnn.experiments.{self.study}"]
+        words += ["--quick"] if self.given.quick else []
+        words += self.words(job)
+        if list(seeds) == list(range(len(seeds))):
+            words += ["--replicates", str(len(seeds))]
+        else:
+            label = cells.seed_label(seeds).replace("_", ",")
+            words += ["--replicates", f"{label}-{label}" if label.isdecimal() else label]
+        words += ["--epochs", str(job.cell.settings.epochs)]
+        words += [] if job.draws == 100 else ["--draws", str(job.draws)]
+        return " ".join(words)
+
+
+def _line(result: Result) -> str:
+    """A cell in one line: both accuracies over the replicates, density, seconds."""
+    parts = []
+    for model in ("median", "average"):
+        values = sorted(100.0 * row[f"accuracy_{model}"] for row in result["replicates"])
+        parts.append(f"{model} {statistics.median(values):.2f} ({values[0]:.2f}–{values[-1]:.2f})")
+    parts.append(f"density {statistics.fmean(row['density'] for row in result['replicates']):.3f}")
+    names = ("train", "compile", "evaluation")
+    parts.append(", ".join(f"{name} {result[f'{name}_seconds']:.1f} s" for name in names))
+    return "  ".join([*parts, *result["stopped"]])
+
+
+def load_network(folder: Path, job: Job, seed: int) -> torch.nn.Module:
+    """A network of a finished cell, as it was saved beside its checkpoints."""
+    network = job.cell.network()
+    saving.load_state(folder / f"network-{seed}.safetensors", network)
+    return network.eval()
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def command_line(study: str, claim: str) -> argparse.ArgumentParser:
+    """The options all studies of cells share."""
+    program = f"python -m sparsebnn.experiments.{study}"
+    parser = argparse.ArgumentParser(prog=program, description=claim, allow_abbrev=False)
+    add = parser.add_argument
+    add("--replicates", help="a count (10), or a part of the cell to be merged later: 0-4, or 5,7,9")
+    add("--epochs", type=int, help="passes over the data (default 250); milestones move along")
+    add("--draws", type=int, help="draws of each predictor (default 100)")
+    add("--data", type=Path, help="folder with the data sets (else SPARSEBNN_DATA, the cache, a download)")
+    add("--out", type=Path, help="folder that receives results/ (default: here; with --quick: runs)")
+    add("--runs", type=Path, default=Path("runs"), help="folder of checkpoints and networks (default runs)")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, … (default auto)")
+    add("--mode", default="auto", choices=("auto", "eager", "compiled"), help="how steps are run")
+    add("--seed", type=int, default=0, help="first seed when --replicates is a count (default 0)")
+    add("--quick", action="store_true", help="handwritten digits, two replicates: minutes on two cores")
+    resume = argparse.BooleanOptionalAction
+    add("--resume", action=resume, default=True, help="go on from checkpoints (default)")
+    add("--force", action="store_true", help="run finished cells again")
+    add("--merge", action="store_true", help="only merge parts that are there")
+    add("--trace", type=int, default=10, help="epochs between two looks at the test accuracy; 0: none")
+    add("--checkpoint-seconds", type=float, default=120.0, help="seconds between two checkpoints")
+    add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
+    add("--quiet", action="store_true", help="no live line")
+    add("--workers", type=int, default=1, help="processes; one trains while the others compile")
+    return parser
+
+
+def complete(given: argparse.Namespace) -> argparse.Namespace:
+    """Defaults that depend on other options."""
+    given.replicates = given.replicates or ("2" if given.quick else "10")
+    given.draws = given.draws or (10 if given.quick else 100)
+    # A rehearsal must not overwrite the results that the documentation quotes.
+    given.out = given.out or (Path("runs") if given.quick else Path("."))
+    return given
+
+
+def execute(
+    study: str,
+    given: argparse.Namespace,
+    todo: Sequence[Job],
+    words: Callable[[Job], list[str]],
+    argv: Sequence[str] | None,
+) -> None:
+    """Run, or merge, or hand over to workers first; leaves with status 1 when a cell failed."""
+    runner = Runner(study, given, todo, words)
+    if given.merge:
+        runner.merge()
+        return
+    if given.force:
+        runner.clear()
+    if given.workers > 1:
+        runner.fetch()
+        _work(study, given, list(sys.argv[1:] if argv is None else argv))
+    failed = runner.run()
+    if failed:
+        raise SystemExit(1)
+
+
+def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
+    """The same command in several processes; they take cells from the same list. What they leave is ours."""
+    lock = given.gpu_lock or Path(given.runs) / f".{study}.gpu.lock"
+    # What had to be forgotten was forgotten once; a worker must not forget what another has finished.
+    own = [word for word in argv if word != "--force"]
+    command = [sys.executable, "-m", f"sparsebnn.experiments.{study}", *own]
+    command += ["--workers", "1", "--quiet", "--gpu-lock", str(lock)]
+    began = []
+    try:
+        for _ in range(given.workers):
+            began.append(subprocess.Popen(command))
+        for process in began:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in began:
+            process.wait()  # they were interrupted too, and save
+        raise
+
+
+def main(study: str, architecture: str, claim: str, argv: Sequence[str] | None = None) -> None:
+    """A table of the paper: every data set with every method."""
+    parser = command_line(study, claim)
+    parser.add_argument(
+        "--datasets", nargs="+", metavar="NAME", help=f"some of {', '.join(DATASETS)} or digits"
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some methods")
+    given = complete(parser.parse_args(argv))
+    given.datasets = given.datasets or (["digits"] if given.quick else list(DATASETS))
+
+    def words(job: Job) -> list[str]:
+        return ["--datasets", job.dataset, "--methods", job.cell.method]
+
+    execute(study, given, jobs(architecture, given), words, argv)

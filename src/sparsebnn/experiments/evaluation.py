@@ -1,0 +1,69 @@
+"""A trained classifier to numbers: accuracy, NLL, calibration and Brier score of both predictors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn import data as datasets
+from sparsebnn import metrics
+from sparsebnn.experiments.paper import Cell
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import density
+from sparsebnn.prediction import class_probs, draw_outputs
+
+__all__ = ["MODELS", "accuracies", "evaluate", "inputs"]
+
+MODELS = ("average", "median")
+# Rows at a time: noise of local draws is a function of the batch, so this is part of the result.
+_ROWS = {"fc": 1000, "lenet": 250}
+
+
+def inputs(x: Tensor, cell: Cell, image_shape: tuple[int, ...]) -> Tensor:
+    """Rows as the cell's network takes them: flat, or as 28×28 images (8×8 ones are enlarged and framed)."""
+    if cell.architecture == "fc":
+        return x
+    images = x.reshape(-1, 1, *image_shape)
+    if tuple(image_shape) == (8, 8):
+        images = images.repeat_interleave(3, -1).repeat_interleave(3, -2)
+        images = torch.nn.functional.pad(images, (2, 2, 2, 2))
+    return images
+
+
+@torch.no_grad()
+def probs(network: nn.Module, x: Tensor, cell: Cell, model: str, draws: int, seed: int) -> Tensor:
+    """Class probabilities, averaged over draws of the whole posterior or of the median model."""
+    likelihood = Categorical(cell.sizes[-1])
+    # Noise held at a time. It does not change the draws; a large device is faster with fewer passes.
+    memory = 1 << 30 if next(network.parameters()).device.type == "cuda" else 1 << 27
+    pieces = draw_outputs(
+        network, x, draws, model=model, seed=seed, batch_size=_ROWS[cell.architecture], memory=memory
+    )
+    return torch.cat([class_probs(outputs, likelihood).mean(0) for _, outputs in pieces])
+
+
+def accuracies(
+    network: nn.Module, x: Tensor, y: Tensor, cell: Cell, draws: int, seed: int
+) -> dict[str, float]:
+    """Accuracy of both predictors."""
+    return {f"accuracy_{m}": metrics.accuracy(probs(network, x, cell, m, draws, seed), y) for m in MODELS}
+
+
+def evaluate(network: nn.Module, x: Tensor, y: Tensor, cell: Cell, draws: int, seed: int) -> dict[str, Any]:
+    """All measures of one trained network; ``seed`` is that of its draws."""
+    kept = density(network)
+    row: dict[str, Any] = {"density": kept.overall, "density_per_layer": list(kept.values())}
+    for model in MODELS:
+        p = probs(network, x, cell, model, draws, seed)
+        row[f"accuracy_{model}"] = metrics.accuracy(p, y)
+        row[f"nll_{model}"] = metrics.nll(p, y)
+        row[f"ece_{model}"] = metrics.calibration_error(p, y)
+        row[f"brier_{model}"] = metrics.brier(p, y)
+    return row
+
+
+def test_rows(data: datasets.Dataset, cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The test part on its device."""
+    return inputs(data.x_test, cell, data.image_shape).to(device), data.y_test.to(device)

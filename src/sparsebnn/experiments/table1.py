@@ -1,0 +1,18 @@
+"""Table 1 of the paper: KMNIST, MNIST and FMNIST with the fully connected network 784-400-600-10."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparsebnn.experiments import classification
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train and evaluate what is missing of the table; each cell goes to its own file."""
+    classification.main("table1", "fc", "Table 1 of the paper: fully connected networks.", argv)
+
+
+if __name__ == "__main__":
+    main()

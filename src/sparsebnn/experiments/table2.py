@@ -1,0 +1,18 @@
+"""Table 2 of the paper: KMNIST, MNIST and FMNIST with the LeNet-5 of 32 and 48 filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparsebnn.experiments import classification
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train and evaluate what is missing of the table; each cell goes to its own file."""
+    classification.main("table2", "lenet", "Table 2 of the paper: convolutional networks.", argv)
+
+
+if __name__ == "__main__":
+    main()
