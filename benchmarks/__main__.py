@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.figures_only:
         figures(given)
         return 0
-    images = 50 if given.quick else 10_000 if given.device == "cuda" else 500
+    images = 50 if given.quick else 10_000 if given.device == "cuda" else 200
     options = {"peers": installed(), "scale": given.scaling, "images": images, "quick": given.quick}
     tasks = plan(given.parts, given.architectures, given.replicates, **options)
     recorder = Recorder(given, argv)

@@ -144,6 +144,9 @@ def _work(task: Task, conditions: Conditions, line: connection.Connection) -> No
         row = failed(task, f"{type(error).__name__}: {error}")
         traceback.print_exc()
     line.send(row)
+    # Leaving now, and giving the device's memory back, would disturb whoever is timed next.
+    with contextlib.suppress(EOFError, OSError):
+        line.recv()
 
 
 def failed(task: Task, why: str) -> dict[str, Any]:
@@ -232,5 +235,3 @@ def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker])
         yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
     for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
         yield worker.measure(conditions.patience)
-        workers.remove(worker)
-        worker.end()
