@@ -1,11 +1,13 @@
-"""Timings in processes of their own: everything compiles at once, then one is timed at a time.
+"""Timings in processes of their own: many compile at once, then one is timed at a time.
 
 Compiling is the processor's work and takes a minute or two; a timing takes seconds and wants the machine
-to itself. So the tasks of a wave all get ready first, and only then are called up one by one.
+to itself. So the tasks of a wave all get ready first, ``jobs`` of them at a time; one that is ready waits
+without using a processor. When nobody compiles any more, they are called up one by one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -13,7 +15,8 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import Any
 
 import torch
@@ -21,13 +24,35 @@ import torch
 from benchmarks.subjects import Subject, Task, prepare
 from sparsebnn.training.capture import matmul_precision
 
-__all__ = ["milliseconds", "run"]
+__all__ = ["Conditions", "run", "step_times"]
 
 _ROUNDS = 7
 
 
-def milliseconds(advance: Callable[[int], None], device: torch.device, seconds: float = 2.0) -> float:
-    """Median time of a step over rounds of many, after warming up."""
+@dataclass(frozen=True)
+class Conditions:
+    """How a run measures.
+
+    ``jobs`` tasks get ready at a time, at most ``held`` wait for their timing at once. A wave has
+    ``patience`` seconds to get ready, and each timing as many to come to an end. ``threads`` is what a
+    timed process may use on a CPU.
+    """
+
+    device: str = "cpu"
+    jobs: int = 1
+    held: int = 1
+    seconds: float = 2.0
+    threads: int = 2
+    patience: float = 900.0
+    tf32: bool = True
+    profiled: bool = False
+
+
+def step_times(advance: Callable[[int], None], device: torch.device, seconds: float = 2.0) -> list[float]:
+    """Milliseconds of a step, in each of up to seven rounds of many steps.
+
+    What is so long that seven do not fit into ``seconds`` is timed as often as fits, at least once.
+    """
 
     def timed(steps: int) -> float:
         if device.type == "cuda":
@@ -38,9 +63,14 @@ def milliseconds(advance: Callable[[int], None], device: torch.device, seconds: 
             torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    timed(3)
-    each = max(1, int(seconds / _ROUNDS / (timed(5) / 5)))
-    return statistics.median(timed(each) / each * 1e3 for _ in range(_ROUNDS))
+    once = timed(1)
+    if once > seconds:
+        return [once * 1e3]
+    if once < seconds / 20:
+        once = timed(5) / 5
+    rounds = max(1, min(_ROUNDS, int(seconds / once)))
+    each = max(1, int(seconds / rounds / once))
+    return [timed(each) / each * 1e3 for _ in range(rounds)]
 
 
 def _profile(subject: Subject, steps: int = 5) -> list[list[Any]]:
@@ -55,66 +85,153 @@ def _profile(subject: Subject, steps: int = 5) -> list[list[Any]]:
 
 
 def _peak_mebibytes(device: torch.device) -> float:
+    """Of the device's memory; on a CPU of the whole process, PyTorch and compiler included."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def _work(task: Task, device_name: str, tf32: bool, profiled: bool, line: Connection) -> None:
+def _compile_with(processes: int) -> None:
+    """How many processes help this one compile."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = processes
+
+
+def _dismiss_helpers() -> None:
+    """The compiler's helpers keep their memory until they are sent away; many tasks wait at once."""
+    with contextlib.suppress(Exception):
+        from torch._inductor.async_compile import shutdown_compile_workers
+
+        shutdown_compile_workers()
+
+
+def measured(task: Task, subject: Subject, conditions: Conditions) -> dict[str, Any]:
+    """The row of a task."""
+    device = torch.device(conditions.device)
+    times = step_times(subject.advance, device, conditions.seconds)
+    row: dict[str, Any] = {
+        **task.row(),
+        "ms": statistics.median(times),
+        "ms_lowest": min(times),
+        "ms_highest": max(times),
+        "peak_mebibytes": _peak_mebibytes(device),
+        "compile_seconds": subject.compile_seconds,
+        "mode": subject.mode,
+    }
+    if conditions.profiled and device.type == "cuda":
+        row["kernels"] = _profile(subject)
+    return row
+
+
+def _work(task: Task, conditions: Conditions, line: connection.Connection) -> None:
     """One task in a process of its own: get ready, wait for the word, measure."""
-    device = torch.device(device_name)
     try:
-        with matmul_precision(tf32):
-            subject = prepare(task, device)
-            subject.advance(3)
+        torch.set_num_threads(conditions.threads)
+        if conditions.jobs > 1:
+            # What compiles longest decides when the wave is ready.
+            _compile_with(4 if task.method == "flow" else 2)
+        with matmul_precision(conditions.tf32):
+            subject = prepare(task, torch.device(conditions.device))
+            subject.advance(subject.rehearsals)
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            _dismiss_helpers()
             line.send("ready")
             line.recv()
-            row: dict[str, Any] = {
-                **task.row(),
-                "ms": milliseconds(subject.advance, device),
-                "peak_mebibytes": _peak_mebibytes(device),
-                "compile_seconds": subject.compile_seconds,
-                "mode": subject.mode,
-            }
-            if profiled and device.type == "cuda":
-                row["kernels"] = _profile(subject)
+            row = measured(task, subject, conditions)
     except Exception as error:
-        row = {**task.row(), "failed": f"{type(error).__name__}: {error}"[:300]}
+        row = failed(task, f"{type(error).__name__}: {error}")
         traceback.print_exc()
     line.send(row)
+    # Leaving now, and giving the device's memory back, would disturb whoever is timed next.
+    with contextlib.suppress(EOFError, OSError):
+        line.recv()
 
 
-def run(
-    tasks: Sequence[Task],
-    device: torch.device,
-    *,
-    jobs: int = 1,
-    tf32: bool = True,
-    profiled: bool = False,
-    patience: float = 900.0,
-) -> Iterator[dict[str, Any]]:
-    """One row per task. ``jobs`` tasks get ready at a time, at most ``patience`` seconds long."""
-    context = multiprocessing.get_context("spawn")
-    if jobs > 1:
-        threads = max(1, (os.cpu_count() or 1) // jobs)
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, threads)))
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    for first in range(0, len(tasks), jobs):
-        wave = []
-        for task in tasks[first : first + jobs]:
-            here, there = context.Pipe()
-            arguments = (task, str(device), tf32, profiled, there)
-            worker = context.Process(target=_work, args=arguments, daemon=True)
-            worker.start()
-            wave.append((task, worker, here))
-        deadline = time.monotonic() + patience
-        answers = []
-        for *_, here in wave:
-            in_time = here.poll(max(0.0, deadline - time.monotonic()))
-            answers.append(here.recv() if in_time else None)
-        for (task, worker, here), answer in zip(wave, answers):
+def failed(task: Task, why: str) -> dict[str, Any]:
+    """The row of a task that could not be timed."""
+    return {**task.row(), "failed": " ".join(why.split())[:300]}
+
+
+@dataclass
+class _Worker:
+    """A task's process and the line to it."""
+
+    task: Task
+    conditions: Conditions
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.line, there = context.Pipe()
+        arguments = (self.task, self.conditions, there)
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
+        self.process.start()
+        there.close()  # so that a process that dies hangs up
+
+    def hear(self) -> Any:
+        """What the process says next; a row that says so if it has died."""
+        try:
+            return self.line.recv()
+        except (EOFError, OSError):
+            self.process.join(10.0)
+            return failed(self.task, f"the process ended with exit code {self.process.exitcode}")
+
+    def measure(self, patience: float) -> dict[str, Any]:
+        """Let it measure, undisturbed."""
+        try:
+            self.line.send("go")
+        except OSError:
+            return self.hear()
+        if not self.line.poll(patience):
+            return failed(self.task, f"not timed after {patience:.0f} seconds")
+        return self.hear()
+
+    def end(self) -> None:
+        """Send it away; it has nothing to put in order, and nobody waits for it."""
+        self.process.kill()
+        self.line.close()
+
+
+def run(tasks: Sequence[Task], conditions: Conditions) -> Iterator[dict[str, Any]]:
+    """One row per task, as they come. A task that fails, dies or never gets ready has a row that says so."""
+    os.environ["OMP_NUM_THREADS"] = str(conditions.threads)
+    held = max(conditions.held, conditions.jobs)
+    for first in range(0, len(tasks), held):
+        workers: list[_Worker] = []
+        try:
+            yield from _wave(tasks[first : first + held], conditions, workers)
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker]) -> Iterator[dict[str, Any]]:
+    """Get all ready, then time one after the other. ``workers`` holds every process that may be alive."""
+    waiting, preparing, ready = list(tasks), [], []
+    deadline = time.monotonic() + conditions.patience
+    while (waiting or preparing) and time.monotonic() < deadline:
+        while waiting and len(preparing) < conditions.jobs:
+            worker = _Worker(waiting.pop(0), conditions)
+            workers.append(worker)
+            preparing.append(worker)
+        lines = [worker.line for worker in preparing]
+        heard = connection.wait(lines, max(0.0, deadline - time.monotonic()))
+        for worker in [worker for worker in preparing if worker.line in heard]:
+            preparing.remove(worker)
+            answer = worker.hear()
             if answer == "ready":
-                here.send("go")
-                answer = here.recv()
-            yield answer or {**task.row(), "failed": f"not ready after {patience:.0f} seconds"}
-            worker.terminate()
+                ready.append(worker)
+            else:
+                yield answer
+                workers.remove(worker)
+                worker.end()
+    for worker in preparing:
+        yield failed(worker.task, f"not ready after {time.monotonic() - worker.began:.0f} seconds")
+        workers.remove(worker)
+        worker.end()
+    for task in waiting:
+        yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
+    for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
+        yield worker.measure(conditions.patience)

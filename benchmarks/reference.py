@@ -6,11 +6,13 @@ code with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["deterministic", "reference"]
+__all__ = ["deterministic", "reference", "step_of"]
 
 
 class MaskedLinear(nn.Linear):
@@ -142,7 +144,7 @@ def deterministic(architecture: str) -> nn.Sequential:
     return nn.Sequential(*head, nn.Flatten(), *tail)
 
 
-def step_of(network: nn.Module, x: Tensor, y: Tensor, batches: int) -> object:
+def step_of(network: nn.Module, x: Tensor, y: Tensor, batches: int) -> Callable[[], None]:
     """A training step of an eager network, as most people write it."""
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-4)
 

@@ -1,6 +1,6 @@
-"""What is timed: a training step of ours, of the eager reference, of a plain network, of a peer.
+"""What is timed: a step of ours, of the eager reference, of a plain network, of a peer; a prediction.
 
-A subject is a function ``advance(n)`` that runs n steps, ready to be timed.
+A subject is a function ``advance(n)`` that runs n steps (or n predictions), ready to be timed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from benchmarks.peers import PEERS, peer
 from benchmarks.reference import deterministic, reference, step_of
 from sparsebnn.experiments.paper import METHODS, cell
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.networks import mlp
+from sparsebnn.networks import initialise, mlp
+from sparsebnn.prediction import predict
 from sparsebnn.priors import SpikeSlabPrior
 from sparsebnn.training.batches import Batches
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicas import Replicas
 
-__all__ = ["Task", "Subject", "prepare"]
+__all__ = ["DRAWS", "Task", "Subject", "prepare"]
+
+DRAWS = 100
 
 _ROWS = 60_000
 _BATCH = 100
@@ -32,9 +35,10 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class Task:
-    """One timing. ``code`` is ``ours``, ``reference``, ``deterministic`` or a peer's name.
+    """One timing. ``code`` is ``ours``, ``reference``, ``deterministic``, ``predict`` or a peer's name.
 
-    ``hidden`` replaces the paper's fully connected network by one of these hidden sizes.
+    ``hidden`` replaces the paper's fully connected network by one of these hidden sizes. ``model`` and
+    ``images`` say what is predicted, for how many images.
     """
 
     code: str
@@ -42,11 +46,13 @@ class Task:
     method: str = ""
     replicates: int = 1
     hidden: tuple[int, ...] | None = None
+    model: str = ""
+    images: int = 0
 
     def row(self) -> dict[str, Any]:
         """The columns that say what was timed."""
         row = dataclasses.asdict(self)
-        return {name: row[name] for name in row if row[name] not in (None, "")}
+        return {name: row[name] for name in row if row[name] not in (None, "", 0)}
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Subject:
     advance: Callable[[int], None]
     compile_seconds: float = 0.0
     mode: str = "eager"
+    rehearsals: int = 3
 
 
 def _data(architecture: str) -> tuple[Tensor, Tensor]:
@@ -98,10 +105,30 @@ def _ours(task: Task, device: torch.device) -> Subject:
     return Subject(advance, made.compile_seconds, made.mode)
 
 
+def _prediction(task: Task, device: torch.device) -> Subject:
+    """All images through ``predict``, for one replicate after the other; at the start of training."""
+    networks = []
+    for seed in range(task.replicates):
+        network = _network(task)
+        initialise(network, seed)
+        networks.append(network.to(device).eval())
+    x = _data(task.architecture)[0][: task.images].to(device)
+
+    def advance(times: int) -> None:
+        for _ in range(times):
+            for network in networks:
+                predict(network, x, Categorical(10), n_draws=DRAWS, model=task.model)
+
+    predict(networks[0], x, Categorical(10), n_draws=DRAWS, model=task.model)
+    return Subject(advance, rehearsals=0)
+
+
 def prepare(task: Task, device: torch.device) -> Subject:
     """The task's subject; everything that happens once has happened."""
     if task.code == "ours":
         return _ours(task, device)
+    if task.code == "predict":
+        return _prediction(task, device)
     if task.code == "deterministic":
         network: nn.Module = deterministic(task.architecture)
     elif task.code in PEERS:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.checks import InvalidInput, check_choice
+from sparsebnn.checks import InvalidInput, check_choice, invalid
 from sparsebnn.experiments import STUDIES
 from sparsebnn.storage import StorageError
 from sparsebnn.training import Interrupted
@@ -96,7 +97,24 @@ def _app() -> Any:
 
             study.main(options or [])
 
+    @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    def bench(
+        options: list[str] = typer.Argument(None, help="The options of python -m benchmarks."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Time steps and predictions beside plain PyTorch and other libraries (in the source checkout)."""
+        with _one_line_errors(debug):
+            raise typer.Exit(_bench(options or []))
+
     return app
+
+
+def _bench(argv: list[str]) -> int:
+    """The benchmarks are part of the source checkout, not of the package: they run from its root."""
+    if not Path("benchmarks/__main__.py").is_file():
+        advice = "Change to the folder that holds 'benchmarks' and 'src', and call it there."
+        raise invalid("folder", "sparsebnn bench", "the root of the source checkout", Path.cwd(), advice)
+    return subprocess.run([sys.executable, "-m", "benchmarks", *argv], check=False).returncode
 
 
 def _reproduce(study: str, argv: list[str]) -> None:

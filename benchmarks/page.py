@@ -1,0 +1,120 @@
+"""Result files to the picture and to docs/performance.md; nothing is measured here.
+
+The page's blocks between ``<!-- begin cuda -->`` and ``<!-- end cuda -->`` (and ``cpu``) are written by
+this module from the result file of that name; everything else on it is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import Record, scaling_curves, tables
+from sparsebnn.experiments.provenance import COLOURS
+
+__all__ = ["KINDS", "block", "blocks", "draw", "pictured", "read", "refresh"]
+
+KINDS = ("cuda", "cpu")
+_LABELS = {
+    "replicates": "replicates K",
+    "width": "width of the hidden layers, × (400, 600)",
+    "depth": "hidden layers",
+}
+
+
+def _made(provenance: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
+    return (
+        f"`{provenance['command']}` on {provenance['device']}"
+        + (f", {provenance['threads']} threads" if provenance["kind"] == "cpu" else "")
+        + f"; commit {str(provenance['commit'])[:12]}; {versions}; {provenance['seconds']:.0f} s."
+    )
+
+
+def pictured(records: Mapping[str, Record]) -> str | None:
+    """The kind whose scaling curves are drawn: the first that has some."""
+    return next((kind for kind in KINDS if kind in records and _curves(records[kind])), None)
+
+
+def block(records: Mapping[str, Record], kind: str) -> str:
+    """What stands between the marks of a kind."""
+    if kind not in records:
+        return f"Not measured yet: `python -m benchmarks --device {kind} --scaling`."
+    record = records[kind]
+    parts = [_made(record["provenance"]), *(table.markdown() for table in tables(record))]
+    if pictured(records) == kind:
+        parts.append("![Milliseconds per step over replicates, width and depth](images/scaling.png)")
+    return "\n\n".join(parts)
+
+
+def _mark(kind: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- begin {kind} -->\n).*?(?=\n<!-- end {kind} -->)", re.DOTALL)
+
+
+def blocks(page: str) -> dict[str, str]:
+    """The generated blocks of a page, by kind."""
+    found = {kind: _mark(kind).search(page) for kind in KINDS}
+    return {kind: match[0] for kind, match in found.items() if match}
+
+
+def read(folder: Path) -> dict[str, Record]:
+    """The result files there are, by kind."""
+    paths = {kind: folder / f"bench-{kind}.json" for kind in KINDS}
+    return {kind: json.loads(p.read_text(encoding="utf-8")) for kind, p in paths.items() if p.exists()}
+
+
+def refresh(page: Path, records: Mapping[str, Record]) -> None:
+    """Write the blocks of a page anew."""
+    text = page.read_text(encoding="utf-8")
+    for kind in KINDS:
+        content = block(records, kind)
+        text = _mark(kind).sub(lambda _, content=content: content, text)  # type: ignore[misc]
+    partial = page.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, page)
+
+
+def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:
+    return {name: points for name, points in scaling_curves(record).items() if len(points) > 1}
+
+
+def draw(record: Record, path: Path) -> None:
+    """Cost over replicates, width and depth, on logarithmic axes."""
+    curves = _curves(record)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(curves), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axis, (name, points) in zip(axes, curves.items()):
+        places, ms, k = zip(*points)
+        axis.plot(places, ms, "o-", color=COLOURS[0], label="one step, all replicates")
+        if name == "replicates":
+            each = [time / count for time, count in zip(ms, k)]
+            axis.plot(places, each, "s-", color=COLOURS[1], label="per replicate")
+            linear = [ms[0] * place / places[0] for place in places]
+            axis.plot(places, linear, "--", color=COLOURS[6], linewidth=1, label="linear cost")
+            axis.set_title("replicates as one program", fontsize=11)
+        else:
+            axis.set_title(f"{k[0]} replicates", fontsize=11)
+        _logarithmic(axis, places)
+        axis.set_xlabel(_LABELS[name])
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_ylabel("milliseconds")
+    figure.suptitle(f"LBBNN-LRT, fully connected, batch 100, {record['provenance']['device']}", fontsize=11)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.stem}.partial.png")
+    figure.savefig(partial, dpi=100)
+    os.replace(partial, path)
+
+
+def _logarithmic(axis: Any, places: tuple[float, ...]) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xticks(list(places), [f"{place:g}" for place in places])
+    axis.set_xticks([], minor=True)
+    axis.grid(alpha=0.3, which="both")
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,316 @@
+"""The benchmarks: what is timed, how it survives failures, and that tables say what the file says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import __main__ as command
+from benchmarks import gradients, page, plan, pool, tables
+from benchmarks.peers import PEERS, installed, peer
+from benchmarks.reference import deterministic, reference, step_of
+from benchmarks.subjects import Task
+
+from sparsebnn import cli, layers, mlp
+from sparsebnn.noise import Fresh
+from sparsebnn.passes import LocalPass
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _row(code, architecture="fc", method=None, replicates=1, ms=1.0, **more):
+    row = {"code": code, "architecture": architecture, "method": method, "replicates": replicates, "ms": ms}
+    return {
+        name: value for name, value in {**row, "peak_mebibytes": 100.0, **more}.items() if value is not None
+    }
+
+
+RECORD = {
+    "provenance": {
+        "command": "python -m benchmarks",
+        "commit": "0123456789abcdef",
+        "versions": {"torch": "9"},
+        "kind": "cuda",
+        "device": "a device",
+        "threads": 1,
+        "seconds": 12.3,
+    },
+    "spec": {"parts": ["steps", "predict"], "replicates": [1, 10]},
+    "scaling": {"together": 10},
+    "gradients": [
+        {"moment": "start", "epochs": 0, "sizes": [3, 2], "n_draws": 4, "local": 10.0, "local_se": 1.0}
+        | {"drawn": 50.0, "drawn_se": 5.0, "ratio": 5.0, "ratio_se": 0.7}
+    ],
+    "rows": [
+        _row("deterministic", ms=0.5),
+        _row("ours", method="lrt", ms=0.2),
+        _row("ours", method="lrt", replicates=10, ms=0.4),
+        _row("ours", method="lrt", replicates=10, hidden=[400], ms=0.3),
+        _row("ours", method="lrt", replicates=10, hidden=[400, 400], ms=0.6),
+        _row("ours", method="lrt", replicates=10, hidden=[800, 1200], ms=1.5),
+        _row("reference", method="lrt", ms=8.0),
+        _row("torchbnn", ms=2.0),
+        _row("predict", method="lrt", replicates=10, ms=2000.0, model="average", images=10_000),
+        {"code": "ours", "architecture": "fc", "method": "flow", "replicates": 1, "failed": "it broke"},
+    ],
+}
+
+
+def _table(title):
+    return next(table for table in tables.tables(RECORD) if table.title.startswith(title))
+
+
+def test_the_table_of_steps():
+    """Ratios are per replicate: 0.4 ms for ten is 0.08 of a plain step, 200 times faster than 8 ms."""
+    lrt, flow = _table("A training step").lines
+    assert lrt[2:] == ("0.200", "0.400", "0.40×", "0.08×", "40.0×", "200×")
+    assert set(flow[2:]) == {"·"}
+
+
+def test_epochs_are_600_steps():
+    assert _table("Seconds per epoch").lines[0] == ("fully connected", "LBBNN-LRT", "4", "0.120", "0.240")
+
+
+def test_beside_the_published_code():
+    assert _table("Milliseconds per step and").lines[0][2:] == ("8.56", "0.200", "0.040", "42.8×", "214×")
+
+
+def test_peers_and_predictions():
+    assert _table("What it is").lines[-1] == ("fully connected", "torchbnn", "2.00", "4.00×", "10.0×")
+    assert _table("Prediction").lines[0][2:] == ("2.00", "50,000", "·", "·")
+    assert _table("Variance").lines[0][2:] == ("10 ± 1", "50 ± 5", "5.0 ± 0.7")
+
+
+def test_scaling_curves_are_told_apart():
+    curves = tables.scaling_curves(RECORD)
+    assert curves["replicates"] == [(1, 0.2, 1), (10, 0.4, 10)]
+    assert curves["width"] == [(1.0, 0.4, 10), (2.0, 1.5, 10)]
+    assert curves["depth"] == [(1, 0.3, 10), (2, 0.6, 10)]
+
+
+def test_failures_are_listed_and_text_has_every_cell():
+    assert tables.failures(RECORD) == ["ours fc flow 1: it broke"]
+    for table in tables.tables(RECORD):
+        text, marked = table.text(), table.markdown()
+        assert all(cell in text and cell in marked for line in table.lines for cell in line)
+
+
+def test_a_page_is_refreshed_between_its_marks(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- begin cuda -->\nold\n<!-- end cuda -->\nafter\n", encoding="utf-8")
+    page.refresh(path, {"cuda": RECORD})
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert page.blocks(text)["cuda"] == page.block({"cuda": RECORD}, "cuda")
+    assert "| fully connected | LBBNN-LRT | 0.200 | 0.400 |" in text
+    assert "images/scaling.png" in text
+
+
+def test_the_page_says_what_the_files_say():
+    records = page.read(ROOT / "results" / "bench")
+    found = page.blocks((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
+    assert found == {kind: page.block(records, kind) for kind in page.KINDS}
+
+
+def test_the_picture_is_drawn_from_the_record_alone(tmp_path):
+    pytest.importorskip("matplotlib")
+    page.draw(RECORD, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert page.pictured({"cuda": {**RECORD, "scaling": None}}) is None
+
+
+def test_figures_only_needs_a_file(tmp_path):
+    with pytest.raises(SystemExit, match="no result file"):
+        command.main(["--figures-only", "--device", "cpu", "--out", str(tmp_path)])
+
+
+# -- the plan -----------------------------------------------------------------------------------------
+
+
+def test_every_task_is_planned_once():
+    tasks = plan.plan(plan.PARTS, ["fc", "lenet"], [1, 10], peers=list(PEERS), scale=True)
+    assert len(tasks) == len(set(tasks))
+    ours = [task for task in tasks if task.code == "ours"]
+    # 12 cells; K = 1 and 10 and width 1 of the scaling are among them.
+    assert len(ours) == 12 + 5 + 4 + 6
+    assert {task.replicates for task in ours if task.hidden is None} == set(plan.REPLICATES)
+    assert [task.method for task in tasks[:4]] == ["flow"] * 4
+    assert all(task.code != "ours" for task in tasks[len(ours) :])
+
+
+# -- the pool -----------------------------------------------------------------------------------------
+
+
+def test_the_pool_outlives_its_tasks():
+    """Of two that get ready together, one fails; the other is timed."""
+    good, bad = Task("deterministic", "fc"), Task("ours", "fc", "nonsense")
+    conditions = pool.Conditions(jobs=2, seconds=0.02, threads=1, patience=120.0)
+    rows = {row["code"]: row for row in pool.run([bad, good], conditions)}
+    assert rows["ours"]["failed"].startswith("InvalidInput: The 'method' of cell must be one of")
+    timed = rows["deterministic"]
+    assert 0.0 < timed["ms_lowest"] <= timed["ms"] <= timed["ms_highest"]
+    assert "failed" not in timed
+
+
+def test_a_process_that_dies_leaves_a_row():
+    worker = pool._Worker(Task("deterministic", "fc"), pool.Conditions())
+    worker.process.kill()
+    assert worker.hear()["failed"] == "the process ended with exit code -9"
+    assert "failed" in worker.measure(1.0)
+    worker.end()
+
+
+def test_a_stuck_task_is_given_up():
+    tasks = [Task("deterministic", "fc"), Task("reference", "fc", "lrt")]
+    first, second = pool.run(tasks, pool.Conditions(jobs=1, held=2, patience=0.01))
+    assert first["failed"].startswith("not ready after")
+    assert second["failed"].startswith("not begun")
+
+
+def test_step_times_counts_the_steps():
+    """A step of known length is found, whatever number of steps a round has."""
+    taken: list[int] = []
+    times = pool.step_times(taken.append, torch.device("cpu"), 0.01)
+    assert len(times) == 7
+    assert sum(taken) > 100
+    import time
+
+    times = pool.step_times(lambda steps: time.sleep(0.002 * steps), torch.device("cpu"), 0.1)
+    assert len(times) == 7
+    assert min(times) >= 2.0
+    assert len(pool.step_times(lambda steps: time.sleep(0.02), torch.device("cpu"), 0.01)) == 1
+
+
+def test_rows_are_written_as_they_come(tmp_path, monkeypatch, capsys):
+    """A run that is killed keeps what it had, and says that it is not complete."""
+
+    def rows(tasks, conditions):
+        yield RECORD["rows"][0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", rows)
+    monkeypatch.setenv("SPARSEBNN_COMMIT", "told")
+    monkeypatch.setattr(command, "commit", lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--device", "cpu", "--out", str(tmp_path), "--parts", "steps"])
+    record = json.loads((tmp_path / "bench-cpu.json").read_text(encoding="utf-8"))
+    assert record["rows"] == [RECORD["rows"][0]]
+    assert record["provenance"]["commit"] == "told"
+    assert record["provenance"]["complete"] is False
+    assert record["provenance"]["command"] == "python -m benchmarks --device cpu --parts steps"
+
+
+# -- the variance of the gradient ---------------------------------------------------------------------
+
+
+def _linear(x, y):
+    """A Gaussian layer y = x·w with squared loss: both variances in closed form."""
+    layer = layers.Linear(x.shape[1], 1, bias=False, family="gaussian").double()
+    with torch.no_grad():
+        layer.weights.mean.normal_()
+        layer.weights.raw_std.uniform_(-2.0, 0.0)
+    var = layer.weights.std.detach()[0] ** 2
+    # d/dw of ½Σ(x·w − y)² is Σᵢ (xᵢ·w − yᵢ) xᵢ: the batch shares w, or example i has an xᵢ·w of its own.
+    drawn = float((((x.T @ x) ** 2) * var).sum())
+    local = float(((x**2 @ var)[:, None] * x**2).sum())
+    return layer, drawn, local
+
+
+def test_variances_of_a_linear_layer():
+    torch.manual_seed(1)
+    x, y = torch.randn(12, 3).double(), torch.randn(12, 1).double()
+    layer, drawn, local = _linear(x, y)
+    found = gradients.of_passes(layer, x, lambda out: 0.5 * ((out - y) ** 2).sum(), n_draws=1000)
+    assert abs(found["drawn"] - drawn) < 4 * found["drawn_se"]
+    assert abs(found["local"] - local) < 4 * found["local_se"]
+    assert abs(found["ratio"] - drawn / local) < 4 * found["ratio_se"]
+    assert found["drawn_se"] < 0.1 * drawn
+    assert found["local_se"] < 0.1 * local
+
+
+def test_the_standard_error_is_that_of_repetitions():
+    torch.manual_seed(2)
+    x, y = torch.randn(5, 2).double(), torch.randn(5, 1).double()
+    layer, _, _ = _linear(x, y)
+
+    def loss(noise):
+        with LocalPass(noise):
+            return ((layer(x) - y) ** 2).sum()
+
+    found = [gradients.total_variance(loss, [layer.weights.mean], 50, seed) for seed in range(40)]
+    values, errors = torch.tensor(found).T
+    assert float(values.std() / errors.mean()) == pytest.approx(1.0, abs=0.4)
+
+
+# -- what is compared with ----------------------------------------------------------------------------
+
+
+def _parameters(network):
+    """How many numbers are trained; blitz holds each under two names."""
+    return sum({p.data_ptr(): p.numel() for p in network.parameters()}.values())
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_have_the_same_shape(name):
+    """A mean and a spread for every weight of the plain network; one step moves them."""
+    if name not in installed():
+        pytest.skip(f"{name} is not installed")
+    network = peer(name, "lenet")
+    assert _parameters(network) == 2 * _parameters(deterministic("lenet"))
+    x, y = torch.rand(4, 1, 28, 28), torch.randint(0, 10, (4,))
+    before = copy.deepcopy(network.state_dict())
+    out, kl = network(x)
+    assert (out.shape, kl.shape) == ((4, 10), ())
+    assert kl.item() > 0
+    step_of(network, x, y, 600)()
+    assert all(bool((network.state_dict()[n] != before[n]).any()) for n, _ in network.named_parameters())
+
+
+def test_the_reference_has_our_parameters():
+    ours = mlp([784, 400, 600, 10], family="spike_slab")
+    assert _parameters(reference("fc", "lrt")) == _parameters(ours)
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+def test_bench_outside_the_checkout_is_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sparsebnn", "bench", "--quick"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == (
+        f"Error: The 'folder' of sparsebnn bench must be the root of the source checkout. Got {tmp_path} "
+        "instead. Change to the folder that holds 'benchmarks' and 'src', and call it there.\n"
+    )
+
+
+def test_bench_hands_its_options_on(monkeypatch, tmp_path, capfd):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__main__.py").write_text("import sys; print(sys.argv[1:]); sys.exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys, "argv", ["sparsebnn", "bench", "--quick", "--jobs", "2"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 3
+    assert capfd.readouterr().out.strip() == "['--quick', '--jobs', '2']"
+
+
+def test_fresh_noise_is_reproducible():
+    one, other = (gradients.total_variance(_loss, [_WEIGHT], 8, seed) for seed in (3, 3))
+    assert one == other
+
+
+_WEIGHT = torch.ones(3, requires_grad=True)
+
+
+def _loss(noise: Fresh) -> torch.Tensor:
+    return (_WEIGHT * noise.normal((3,), _WEIGHT)).sum()
