@@ -57,7 +57,7 @@ def test_what_is_not_a_table_is_refused():
 def test_constants_and_duplicates_are_found():
     table = columns([[1.0, 2.0, -0.0, 1.0, 0.0], [1.0, 3.0, 1.0, 1.0, 1.0]], "fit")
     assert duplicated(table) == [("x1", "x4"), ("x3", "x5")]
-    with pytest.raises(InvalidInput, match="free of constant columns. Got 'x1', 'x4' instead"):
+    with pytest.raises(InvalidInput, match=r"free of constant columns. Got 'x1', 'x4' instead"):
         refuse_constant(table, "fit")
 
 

@@ -344,5 +344,5 @@ def test_prediction_wants_the_fitted_columns():
     with pytest.raises(InvalidInput, match="must be called before predict"):
         model.predict(x)
     model.fit(x, y)
-    with pytest.raises(InvalidInput, match="must be of the 4 columns of the fit. Got 3 columns"):
+    with pytest.raises(InvalidInput, match=r"must be of the 4 columns of the fit. Got 3 columns"):
         model.predict(x[:, :3])

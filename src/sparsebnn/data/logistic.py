@@ -21,6 +21,7 @@ Standard deviations, correlations and the table of categories below are estimate
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ import torch
 
 from sparsebnn.checks import check_count, invalid
 
-__all__ = ["COEFFICIENTS", "INTERCEPT", "LogisticData", "load_logistic", "simulate_logistic"]
+__all__ = ["COEFFICIENTS", "INTERCEPT", "LogisticData", "find_logistic", "load_logistic", "simulate_logistic"]
 
 INTERCEPT = 99.0
 COEFFICIENTS = np.array(
@@ -115,6 +116,13 @@ def simulate_logistic(rows: int = 2000, *, seed: int = 0, correlation: float = 1
 def _factor(correlations: np.ndarray, strength: float) -> np.ndarray:
     """Cholesky factor with every correlation scaled."""
     return np.linalg.cholesky(strength * correlations + (1.0 - strength) * np.eye(len(correlations)))
+
+
+def find_logistic() -> Path | None:
+    """The folder with the paper's file: SPARSEBNN_LOGISTIC names it, or it lies in or beside the project."""
+    named = os.environ.get("SPARSEBNN_LOGISTIC")
+    places = [Path(named)] if named else [Path("data/logistic"), Path("../shared/data/logistic")]
+    return next((place for place in places if (place / "X.csv").exists()), None)
 
 
 def load_logistic(folder: str | Path | None = None, *, seed: int = 0) -> LogisticData:
