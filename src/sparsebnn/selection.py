@@ -72,10 +72,11 @@ def _probabilities(inclusion: Any, owner: str) -> Tensor:
     p = torch.as_tensor(given).detach().cpu().double()
     if p.dim() != 1 or p.numel() == 0:
         raise invalid("inclusion", owner, "a vector, one probability per input", f"shape {tuple(p.shape)}")
-    good = (p >= 0.0) & (p <= 1.0)
+    # Sums of many probabilities may end a rounding error above 1.
+    good = (p >= -1e-9) & (p <= 1.0 + 1e-9)
     if not bool(good.all()):
         raise invalid("inclusion", owner, "from 0 to 1 everywhere", float(p[~good][0]))
-    return p
+    return p.clamp(0.0, 1.0)
 
 
 def expected_fdr(inclusion: Any, chosen: Any) -> float:

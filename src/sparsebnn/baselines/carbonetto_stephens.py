@@ -114,9 +114,7 @@ class CarbonettoStephens:
         forth = np.arange(inputs)
         active = np.arange(starts)
         history: list[list[float]] = [[] for _ in active]
-        done: dict[str, Any] = {
-            name: np.empty((starts, *getattr(ascent, name).shape[1:])) for name in _STATE
-        }
+        done: dict[str, Any] = {name: np.empty((starts, *getattr(ascent, name).shape[1:])) for name in _STATE}
         done |= {"bound": np.empty(starts), "converged": np.zeros(starts, dtype=bool)}
         for sweep in range(check_count(self.max_sweeps, "max_sweeps", _OWNER)):
             before = ascent.alpha.copy()
