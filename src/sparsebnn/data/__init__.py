@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from sparsebnn.checks import check_choice
 from sparsebnn.data.digits import digits
+from sparsebnn.data.logistic import load_logistic, simulate_logistic
 from sparsebnn.data.record import Dataset
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "load", "load_logistic", "simulate_logistic"]
 
 _LOADERS: dict[str, Callable[[], Dataset]] = {"digits": digits}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["draw", "table"]
+__all__ = ["draw", "markdown", "table"]
 
 _COLOUR = {"exact": 6, "CS": 1, "LRT": 0, "FLOW": 2}
 
@@ -27,6 +27,19 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 mark = "!" if row["fdr"] > row["level"] + 2.0 * row["fdr_se"] else " "
                 cells += f"{row['fdr']:10.3f}{mark}({row['fdr_se']:.3f}) {row['power']:.2f}"
             lines.append(f"  {method:28s}{cells}")
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of docs/selection_fdr.md: realised rates ± standard error and, at 10%, the power."""
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    heads = " | ".join(f"{level:.0%}" for level in levels)
+    lines = [f"| data | method | {heads} | power at 10% |", "|---" * (len(levels) + 3) + "|"]
+    for scenario, method in dict.fromkeys((row["scenario"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["scenario"], row["method"]) == (scenario, method)]
+        cells = " | ".join(f"{100 * row['fdr']:.1f} ± {100 * row['fdr_se']:.1f}" for row in own)
+        power = next(row["power"] for row in own if row["level"] == 0.1)
+        lines.append(f"| {scenario if method == 'exact' else ''} | {method} | {cells} | {power:.2f} |")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["draw", "table"]
+__all__ = ["draw", "markdown", "table"]
 
 _COLOUR = {"MCMC": 6, "CS": 1, "CS, slab fitted": 5, "LRT": 0, "FLOW": 2}
 
@@ -34,6 +34,17 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(
         [*lines, "", "|Δ|: mean distance from the inclusion probabilities of long Markov chains."]
     )
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of docs/selection_power.md: TPR / FPR, a line per cell, a column per method."""
+    methods = [name for name in _COLOUR if any(row["method"] == name for row in rows)]
+    lines = [f"| rows | correlations | {' | '.join(methods)} |", "|---" * (len(methods) + 2) + "|"]
+    for size, correlation in dict.fromkeys((row["rows"], row["correlation"]) for row in rows):
+        own = {row["method"]: row for row in rows if (row["rows"], row["correlation"]) == (size, correlation)}
+        cells = [f"{own[m]['tpr']:.2f} / {own[m]['fpr']:.2f}" if m in own else "" for m in methods]
+        lines.append(f"| {size} | × {correlation:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def draw(rows: Sequence[dict[str, Any]], nonzero: Sequence[bool], path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["draw", "summary", "table"]
+__all__ = ["draw", "markdown", "summary", "table"]
 
 _KINDS = {"gaussian": "linear", "bernoulli": "logistic"}
 _MEANS = ("error", "error_worst", "wrong_choices", "tpr", "fpr")
@@ -53,6 +53,18 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             for method in dict.fromkeys(line["method"] for line in own):
                 cells = (format(line[key], form) for line in own if line["method"] == method)
                 text.append(f"  {method:46s}" + "".join(f"{cell:>8s}" for cell in cells))
+    return "\n".join(text)
+
+
+def markdown(lines: Sequence[dict[str, Any]], kind: str, key: str, digits: int = 3) -> str:
+    """A table of docs/selection_truth.md: one quantity, a line per method, a column per correlation."""
+    own = [line for line in lines if line["kind"] == kind]
+    correlations = list(dict.fromkeys(line["correlation"] for line in own))
+    head = " | ".join(f"{rho:g}" for rho in correlations)
+    text = [f"| {_KINDS[kind]} | {head} |", "|---" * (len(correlations) + 1) + "|"]
+    for method in dict.fromkeys(line["method"] for line in own if line["method"] != "exact"):
+        cells = " | ".join(f"{line[key]:.{digits}f}" for line in own if line["method"] == method)
+        text.append(f"| {method} | {cells} |")
     return "\n".join(text)
 
 

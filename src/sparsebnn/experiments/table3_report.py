@@ -11,7 +11,7 @@ import numpy as np
 from sparsebnn.data.logistic import LogisticData
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["NAMES", "draw_bars", "draw_correlations", "table"]
+__all__ = ["NAMES", "draw_bars", "draw_correlations", "markdown", "markdown_inputs", "table"]
 
 NAMES = {"cs": "CS", "lrt": "LBBNN-LRT", "flow": "LBBNN-FLOW"}
 NAMES |= {"lrt_long": "LRT, longer", "flow_long": "FLOW, longer", "mcmc": "MCMC"}
@@ -30,6 +30,29 @@ def table(results: Sequence[dict[str, Any]]) -> str:
             f"{paper['fpr']:8.3f}{result['agreement'][0]:12.3f}{result['fit_seconds']:10.1f}"
         )
     return "\n".join([*lines, ""])
+
+
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """The table of docs/table3.md."""
+    lines = ["| | fits | TPR | paper | FPR | paper | seconds |", "|---|---|---|---|---|---|---|"]
+    for result in results:
+        paper = result["paper"]
+        theirs = [f"{paper[key]:.3f}" if paper else "" for key in ("tpr", "fpr")]
+        cells = [NAMES[result["method"]], str(result["fits"]), f"{result['tpr']:.3f}", theirs[0]]
+        cells += [f"{result['fpr']:.3f}", theirs[1], f"{result['fit_seconds']:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def markdown_inputs(results: Sequence[dict[str, Any]]) -> str:
+    """How often each input is selected in %; of the Markov chain its probability, in %."""
+    names = [f"{name}*" if true else name for name, true in zip(results[0]["names"], results[0]["nonzero"])]
+    lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for result in results:
+        values = result["inclusion_mean" if result["method"] == "mcmc" else "inclusion_frequency"]
+        cells = " | ".join(f"{100 * value:.0f}" for value in values)
+        lines.append(f"| {NAMES[result['method']]} | {cells} |")
+    return "\n".join(lines)
 
 
 def draw_correlations(data: LogisticData, path: Path) -> None:
