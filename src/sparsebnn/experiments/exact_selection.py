@@ -114,8 +114,11 @@ def _log_gamma(values: np.ndarray) -> np.ndarray:
     return np.vectorize(math.lgamma)(values)
 
 
-def propose(problem: SpikeSlabProblem, structures: np.ndarray, newton: int = 50) -> Proposal:
-    """Newton's method for all structures at once, halving a step that does not climb."""
+def propose(problem: SpikeSlabProblem, structures: np.ndarray, tolerance: float = 1e-9) -> Proposal:
+    """Newton's method for all structures at once, halving a step that does not climb.
+
+    A loose ``tolerance`` makes a worse proposal, not a wrong answer.
+    """
     design, precision = problem.design, problem.prior_std**-2
     there = np.column_stack([structures, np.ones(len(structures))])
     coefficients = np.zeros_like(there)
@@ -124,7 +127,7 @@ def propose(problem: SpikeSlabProblem, structures: np.ndarray, newton: int = 50)
         return problem.log_likelihood(c @ design.T) - 0.5 * (c**2 @ precision)
 
     now = height(coefficients)
-    for _ in range(newton):
+    for _ in range(50):
         slope, curvature = _derivatives(problem, design, precision, coefficients, there)
         step = np.linalg.solve(curvature, slope[..., None])[..., 0]
         size = np.ones((len(there), 1))
@@ -135,7 +138,7 @@ def propose(problem: SpikeSlabProblem, structures: np.ndarray, newton: int = 50)
                 break
             size[low] *= 0.5
         coefficients, now = coefficients + size * step, trial
-        if np.abs(step).max() < 1e-9:
+        if np.abs(step).max() < tolerance:
             break
     _, curvature = _derivatives(problem, design, precision, coefficients, there)
     factor = np.linalg.cholesky(curvature)
@@ -235,7 +238,7 @@ class _Book:
         keys = [row.tobytes() for row in structures.astype(np.int8)]
         fresh = {key: i for i, key in enumerate(keys) if key not in self.place}
         if fresh:
-            made = propose(self.problem, structures[list(fresh.values())])
+            made = propose(self.problem, structures[list(fresh.values())], tolerance=1e-2)
             for key in fresh:
                 self.place[key] = len(self.place)
             old = self.all

@@ -48,9 +48,9 @@ class Spec:
     epochs: int = 500
     batches: int = 5
     cs_restarts: int = 10
-    mcmc_data_sets: int = 6
+    mcmc_data_sets: int = 5
     mcmc_rows: tuple[int, ...] = (200, 500)
-    mcmc_steps: int = 600
+    mcmc_steps: int = 400
     mcmc_chains: int = 16
     seed: int = 0
 
