@@ -346,3 +346,16 @@ def test_prediction_wants_the_fitted_columns():
     model.fit(x, y)
     with pytest.raises(InvalidInput, match=r"must be of the 4 columns of the fit. Got 3 columns"):
         model.predict(x[:, :3])
+
+
+def test_leaps_save_sweeps_and_end_where_plain_ascent_ends(monkeypatch):
+    """A slab that is fitted creeps; with leaps the same starts reach the same modes sooner."""
+    design = simulate_logistic(300, seed=2)
+    x, y = standardised(design.x), design.y
+    options = {"fit_slab": True, "restarts": 4, "tolerance": 1e-7}
+    fast = CarbonettoStephens(**options).fit(x, y)
+    monkeypatch.setattr("sparsebnn.baselines.carbonetto_stephens._CREEPING", -1.0)
+    plain = CarbonettoStephens(**options).fit(x, y)
+    assert fast.sweeps_.sum() < 0.7 * plain.sweeps_.sum()
+    np.testing.assert_allclose(fast.inclusion_starts_, plain.inclusion_starts_, atol=0.02)
+    assert (fast.bound_starts_ > plain.bound_starts_ - 0.01).all()

@@ -33,6 +33,7 @@ from sparsebnn.prediction import ClassPrediction, RealPrediction, class_probs
 __all__ = ["CarbonettoStephens"]
 
 _OWNER = "CarbonettoStephens"
+_CREEPING = 1e-4
 # What a finished start leaves behind.
 _STATE = ("alpha", "mu", "var", "slab_var", "noise_var", "offset", "total", "weighted_sum", "linear")
 
@@ -50,7 +51,8 @@ class CarbonettoStephens:
     ``slab_std`` and ``noise_std`` stay as given unless ``fit_slab`` or ``fit_noise`` says to fit them.
     The intercept is integrated out under a flat prior, or N(0, ``intercept_std``²). Of ``restarts``
     random starts the one with the best bound is kept, at each point of the grid. A start is finished
-    when no inclusion probability moves by more than ``tolerance`` in a sweep.
+    when no inclusion probability moves by more than ``tolerance`` in a sweep. Once a start only creeps, every
+    tenth sweep begins with a leap along the last direction, which is taken back where the bound falls.
 
     Fitted: ``inclusion_`` (one probability per input), ``names_``, ``coefficients_`` (posterior means),
     ``intercept_``, ``bound_``, ``slab_std_``, ``noise_std_``; ``weights_`` of the grid; and of every
@@ -116,14 +118,18 @@ class CarbonettoStephens:
         history: list[list[float]] = [[] for _ in active]
         done: dict[str, Any] = {name: np.empty((starts, *getattr(ascent, name).shape[1:])) for name in _STATE}
         done |= {"bound": np.empty(starts), "converged": np.zeros(starts, dtype=bool)}
+        leaps = _Leaps()
         for sweep in range(check_count(self.max_sweeps, "max_sweeps", _OWNER)):
             before = ascent.alpha.copy()
+            leapt = leaps.prepare(ascent, sweep)
             ascent.sweep(forth if sweep % 2 == 0 else forth[::-1])
             ascent.refit()
-            bound = ascent.bound()
+            bound = leaps.judge(ascent, ascent.bound()) if leapt else ascent.bound()
             for start, value in zip(active, bound):
                 history[start].append(float(value))
-            settled = np.abs(ascent.alpha - before).max(1) < self.tolerance
+            # After a leap, a start that was taken back has not moved and yet is not finished.
+            moved = np.abs(ascent.alpha - before).max(1)
+            settled = (moved < self.tolerance) & (not leapt)
             last = sweep + 1 == self.max_sweeps
             leaving = settled | last
             if leaving.any():
@@ -135,6 +141,7 @@ class CarbonettoStephens:
                 if len(active) == 0:
                     break
                 ascent.keep(~leaving)
+                leaps.keep(~leaving)
         return done | {"history": history}
 
     def _keep(self, found: dict[str, Any], table: Columns, grid: np.ndarray, restarts: int) -> None:
@@ -243,6 +250,46 @@ class CarbonettoStephens:
         generator = np.random.default_rng([seed, 1])
         samples = f + noise * torch.from_numpy(generator.standard_normal(f.shape))
         return RealPrediction(f.mean(0), (between + noise**2).sqrt(), between.sqrt(), samples)
+
+
+class _Leaps:
+    """Every tenth sweep begins with a leap; starts whose bound is then lower are taken back."""
+
+    every = 10
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, np.ndarray]] = []
+        self.bound = np.empty(0)
+
+    def prepare(self, ascent: Ascent, sweep: int) -> bool:
+        """Remember the last sweeps; leap when it is time and say so."""
+        phase = sweep % self.every
+        if phase in (self.every - 2, self.every - 1):
+            self.states.append(ascent.snapshot())
+            return False
+        if phase != 0 or len(self.states) < 2:
+            self.states = []
+            return False
+        earlier, last = self.states
+        self.states, self.bound = [ascent.snapshot()], ascent.bound()
+        first = np.linalg.norm(last["linear"] - earlier["linear"], axis=1)
+        second = np.linalg.norm(ascent.linear - last["linear"], axis=1)
+        ratio = np.clip(second / np.maximum(first, 1e-300), 0.0, 0.995)
+        # Which mode a start climbs is left to plain ascent; leaps only shorten the creeping afterwards.
+        ratio[np.abs(ascent.alpha - last["alpha"]).max(1) > _CREEPING] = 0.0
+        ascent.leap(last, ratio / (1.0 - ratio))
+        return True
+
+    def judge(self, ascent: Ascent, bound: np.ndarray) -> np.ndarray:
+        """The bounds after a leap and its sweep, or before it where that was better."""
+        worse = ~(bound >= self.bound)
+        if worse.any():
+            ascent.restore(self.states[0], worse)
+        self.states = []
+        return np.where(worse, self.bound, bound)
+
+    def keep(self, which: np.ndarray) -> None:
+        self.states = [{name: value[which] for name, value in state.items()} for state in self.states]
 
 
 def _starts(restarts: int, inputs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

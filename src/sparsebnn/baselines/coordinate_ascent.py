@@ -124,6 +124,34 @@ class Ascent:
         # Afresh, so that rounding does not pile up over sweeps.
         self.linear = mean @ self.x.T
 
+    # -- leaps along slow directions ----------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Everything that moves."""
+        fixed = ("problem", "x", "square", "logit")
+        return {name: value.copy() for name, value in vars(self).items() if name not in fixed}
+
+    def leap(self, earlier: dict[str, np.ndarray], factor: np.ndarray) -> None:
+        """Go on along the last sweep's direction, ``factor`` times its length.
+
+        Where the slab or η creep, sweeps shrink by a constant ratio r, and r/(1 − r) steps at once lead to
+        the limit. Variances and η move on the logarithmic scale, by at most a factor of e.
+        """
+        self.mu = self.mu + factor[:, None] * (self.mu - earlier["mu"])
+        for name in ("slab_var", "noise_var", "eta"):
+            now = getattr(self, name)
+            far = factor if now.ndim == 1 else factor[:, None]
+            change = np.clip(far * np.log(now / earlier[name]), -1.0, 1.0)
+            setattr(self, name, now * np.exp(change))
+        self.linear = (self.alpha * self.mu) @ self.x.T
+        self._weigh()
+
+    def restore(self, kept: dict[str, np.ndarray], which: np.ndarray) -> None:
+        """Take these starts back to where they were."""
+        for name, old in kept.items():
+            now = getattr(self, name)
+            setattr(self, name, np.where(which.reshape(-1, *[1] * (now.ndim - 1)), old, now))
+
     # -- what else the bound depends on -------------------------------------------------------------
 
     def coefficient_var(self) -> np.ndarray:

@@ -57,7 +57,7 @@ class Spec:
     epochs: int = 500
     batch_size: int = 400
     inclusion_prob: float = PRIOR_INCLUSION
-    cs_tolerance: float = 3e-6
+    cs_tolerance: float = 1e-6
     cs_fit_slab: bool = True
     flow_mode: str = "compiled"
     long_factor: int = 5
