@@ -62,7 +62,7 @@ class Spec:
     flow_mode: str = "compiled"
     long_factor: int = 5
     long_replicates: int = 10
-    mcmc_steps: int = 1500
+    mcmc_steps: int = 5000
     mcmc_chains: int = 16
     seed: int = 0
 
