@@ -12,7 +12,7 @@ from sparsebnn.experiments.provenance import COLOURS
 
 __all__ = ["draw", "markdown", "table"]
 
-_COLOUR = {"MCMC": 6, "CS": 1, "CS, slab fitted": 5, "LRT": 0, "FLOW": 2}
+_COLOUR = {"MCMC": 6, "CS": 1, "LRT": 0, "LRT, longer": 4, "FLOW": 2}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
