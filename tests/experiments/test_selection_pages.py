@@ -53,9 +53,10 @@ def test_table3_meets_its_targets():
     assert abs(lrt["fpr"] - 0.084) <= 0.02
     assert {len(each["tpr_replicates"]) for each in (cs, lrt, flow)} == {100}
     assert all(each["data"]["source"] == "file" for each in (cs, lrt, flow))
-    assert lrt["fit_seconds"] <= 30
-    assert flow["fit_seconds"] <= 300
-    assert cs["fit_seconds"] <= 60
+    # Processor time: the clock also counts what else a machine was doing. Compiling is in the clock alone.
+    assert lrt["cpu_seconds"] <= 30
+    assert flow["cpu_seconds"] + flow["compile_seconds"] <= 300
+    assert cs["cpu_seconds"] <= 60
 
 
 def test_power_page():
