@@ -46,12 +46,12 @@ class Spec:
 
     correlations: tuple[float, ...] = (0.0, 0.5, 1.0)
     rows: tuple[int, ...] = (200, 500, 2000)
-    data_sets: int = 30
+    data_sets: int = 20
     epochs: int = 500
     batches: int = 5
     long_factor: int = 5
     cs_restarts: int = 3
-    mcmc_data_sets: int = 5
+    mcmc_data_sets: int = 4
     mcmc_rows: tuple[int, ...] = (500,)
     mcmc_steps: int = 400
     mcmc_chains: int = 16
