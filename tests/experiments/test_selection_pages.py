@@ -60,11 +60,14 @@ def test_table3_meets_its_targets():
 
 
 def test_power_page():
-    assert selection_power_report.markdown(committed("selection_power")["rows"]) in page("selection_power")
+    record, text = committed("selection_power"), page("selection_power")
+    assert selection_power_report.markdown(record["rows"]) in text
+    assert selection_power_report.markdown_power(record["rows"], record["nonzero"]) in text
 
 
 def test_truth_page():
     lines, text = committed("selection_truth")["summary"], page("selection_truth")
+    assert selection_truth_report.markdown_pairs(committed("selection_truth")["rows"]) in text
     for kind in ("gaussian", "bernoulli"):
         assert selection_truth_report.markdown(lines, kind, "error") in text
         assert selection_truth_report.markdown(lines, kind, "wrong_choices", 2) in text

@@ -66,6 +66,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     for axis in axes[len(scenarios) :]:
         axis.set_visible(False)
     axes[0].legend(fontsize=7, frameon=False)
-    axes[0].set_ylabel("realised FDR")
-    axes[0].set_xlabel("level asked for")
+    for axis in axes[::across]:
+        axis.set_ylabel("realised FDR")
+    axes[across * (down - 1)].set_xlabel("level asked for")
     figure.savefig(path, dpi=100)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["draw", "markdown", "table"]
+__all__ = ["draw", "markdown", "markdown_power", "table"]
 
 _COLOUR = {"MCMC": 6, "CS": 1, "LRT": 0, "LRT, longer": 4, "FLOW": 2}
 
@@ -44,6 +44,18 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         own = {row["method"]: row for row in rows if (row["rows"], row["correlation"]) == (size, correlation)}
         cells = [f"{own[m]['tpr']:.2f} / {own[m]['fpr']:.2f}" if m in own else "" for m in methods]
         lines.append(f"| {size} | × {correlation:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def markdown_power(rows: Sequence[dict[str, Any]], nonzero: Sequence[bool]) -> str:
+    """How often each variable is selected, in %, in the largest and most correlated cell."""
+    cell = max((row["rows"], row["correlation"]) for row in rows)
+    names = [f"x{i + 1}*" if true else f"x{i + 1}" for i, true in enumerate(nonzero)]
+    lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for row in rows:
+        if (row["rows"], row["correlation"]) == cell:
+            cells = " | ".join(f"{100 * value:.0f}" for value in row["selected"])
+            lines.append(f"| {row['method']} | {cells} |")
     return "\n".join(lines)
 
 

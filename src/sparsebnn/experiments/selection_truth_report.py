@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["draw", "markdown", "summary", "table"]
+__all__ = ["draw", "markdown", "markdown_pairs", "summary", "table"]
 
 _KINDS = {"gaussian": "linear", "bernoulli": "logistic"}
 _MEANS = ("error", "error_worst", "wrong_choices", "tpr", "fpr")
@@ -65,6 +65,31 @@ def markdown(lines: Sequence[dict[str, Any]], kind: str, key: str, digits: int =
     for method in dict.fromkeys(line["method"] for line in own if line["method"] != "exact"):
         cells = " | ".join(f"{line[key]:.{digits}f}" for line in own if line["method"] == method)
         text.append(f"| {method} | {cells} |")
+    return "\n".join(text)
+
+
+_PAIRS = (
+    ("FLOW", "LRT"),
+    ("FLOW, paper's start", "LRT, paper's start"),
+    ("LRT, paper's start", "LRT"),
+)
+
+
+def markdown_pairs(rows: Sequence[dict[str, Any]]) -> str:
+    """Differences between two methods on the same data sets, over all correlations: mean ± standard error."""
+    text = ["| | distance, linear | distance, logistic | wrong choices, linear | wrong choices, logistic |"]
+    text.append("|---|---|---|---|---|")
+    for one, other in _PAIRS:
+        cells = []
+        for key, digits in (("error", 3), ("wrong_choices", 2)):
+            for kind in _KINDS:
+                own = [row for row in rows if row["kind"] == kind]
+                values = {(r["method"], r["correlation"], r["data_set"]): r[key] for r in own}
+                places = [place[1:] for place in values if place[0] == one]
+                off = np.array([values[one, *place] - values[other, *place] for place in places])
+                error = off.std(ddof=1) / len(off) ** 0.5
+                cells.append(f"{off.mean():+.{digits}f} ± {error:.{digits}f}")
+        text.append(f"| {one} − {other} | {' | '.join(cells)} |")
     return "\n".join(text)
 
 

@@ -99,6 +99,8 @@ def draw_bars(results: Sequence[dict[str, Any]], path: Path) -> None:
         )
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("share of fits that select the input")
+    axes[0].set_ylim(0.0, 1.3)  # room for the legend
+    axes[0].set_yticks(np.linspace(0.0, 1.0, 6))
     handles = [axes[0].bar([0], [0], color=c) for c in (COLOURS[0], COLOURS[5])]
     axes[0].legend(handles, ["in the true model", "not in it"], fontsize=8, loc="upper left", frameon=False)
     figure.savefig(path, dpi=90)
