@@ -86,7 +86,7 @@ def markdown_pairs(rows: Sequence[dict[str, Any]]) -> str:
                 own = [row for row in rows if row["kind"] == kind]
                 values = {(r["method"], r["correlation"], r["data_set"]): r[key] for r in own}
                 places = [place[1:] for place in values if place[0] == one]
-                off = np.array([values[one, *place] - values[other, *place] for place in places])
+                off = np.array([values[(one, *place)] - values[(other, *place)] for place in places])
                 error = off.std(ddof=1) / len(off) ** 0.5
                 cells.append(f"{off.mean():+.{digits}f} ± {error:.{digits}f}")
         text.append(f"| {one} − {other} | {' | '.join(cells)} |")
