@@ -1,6 +1,6 @@
 """Sparse Bayesian neural networks: every weight with its posterior inclusion probability."""
 
-from sparsebnn import data, metrics, saving
+from sparsebnn import data, metrics, saving, selection
 from sparsebnn.conversion import convert
 from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
@@ -36,5 +36,6 @@ __all__ = [
     "predict",
     "predict_all",
     "saving",
+    "selection",
     "train",
 ]

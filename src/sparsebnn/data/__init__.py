@@ -10,9 +10,10 @@ from sparsebnn.data.catalogue import CATALOGUE, verify
 from sparsebnn.data.digits import digits
 from sparsebnn.data.download import fetch
 from sparsebnn.data.files import DataError, as_dataset, holds_data, read
+from sparsebnn.data.logistic import load_logistic, simulate_logistic
 from sparsebnn.data.record import Dataset
 
-__all__ = ["DataError", "Dataset", "cache_folder", "load"]
+__all__ = ["DataError", "Dataset", "cache_folder", "load", "load_logistic", "simulate_logistic"]
 
 
 def cache_folder() -> Path:

@@ -14,5 +14,9 @@ STUDIES: dict[str, str] = {
     "lbbnn_schedule": "LBBNN's inclusion logits: start and rate chosen on validation rows.",
     "bound": "Trained ELBOs against exact evidence, on problems small enough to enumerate.",
     "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",
+    "table3": "Table 3, figures 3 and 4: variable selection by CS, LBBNN-LRT and LBBNN-FLOW.",
+    "selection_power": "Table 3 with fresh data: TPR, FPR and power by correlation and sample size.",
+    "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones.",
+    "selection_fdr": "Choices by Bayesian FDR: the realised rate against the one asked for.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
 }

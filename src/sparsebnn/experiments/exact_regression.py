@@ -89,15 +89,26 @@ def all_structures(p: int) -> Tensor:
 
 
 def log_marginals(problem: Regression, structures: Tensor) -> Tensor:
-    """log p(y | γ) of each structure."""
-    x, rows = problem.x, len(problem.y)
-    slabs = torch.einsum("ni,si,mi->snm", x, problem.slab_std**2 * structures, x)
-    noise = problem.noise_std**2 * torch.eye(rows, dtype=x.dtype)
-    factor = torch.linalg.cholesky(slabs + noise + problem.bias_std**2)
-    targets = problem.y.expand(len(structures), rows).unsqueeze(-1)
-    white = torch.linalg.solve_triangular(factor, targets, upper=False)
+    r"""log p(y | γ) of each structure, from matrices of inputs × inputs.
+
+    With D the inputs and a constant, each column scaled by its prior std over σ and 0 where γ is,
+
+    .. math::
+        -\tfrac12 \log\det(I + D^\top D) - \tfrac1{2\sigma^2}\big(\|y\|^2
+        - y^\top D (I + D^\top D)^{-1} D^\top y\big) - \tfrac n2 \log 2\pi\sigma^2
+    """
+    rows, dtype = len(problem.y), problem.x.dtype
+    design = torch.cat([problem.x, torch.ones(rows, 1, dtype=dtype)], dim=1)
+    scales = torch.full((design.shape[1],), problem.slab_std / problem.noise_std, dtype=dtype)
+    scales[-1] = problem.bias_std / problem.noise_std
+    there = torch.cat([structures, torch.ones(len(structures), 1, dtype=dtype)], dim=1) * scales
+    gram = there.unsqueeze(2) * (design.T @ design) * there.unsqueeze(1)
+    factor = torch.linalg.cholesky(gram + torch.eye(design.shape[1], dtype=dtype))
+    score = (there * (design.T @ problem.y)).unsqueeze(-1)
+    white = torch.linalg.solve_triangular(factor, score, upper=False)
     log_det = torch.log(factor.diagonal(dim1=1, dim2=2)).sum(1)
-    return -0.5 * (white**2).sum((1, 2)) - log_det - 0.5 * rows * math.log(2.0 * math.pi)
+    left = ((problem.y**2).sum() - (white**2).sum((1, 2))) / problem.noise_std**2
+    return -0.5 * left - log_det - 0.5 * rows * math.log(2.0 * math.pi * problem.noise_std**2)
 
 
 def exact_posterior(problem: Regression) -> Posterior:

@@ -39,13 +39,19 @@ __all__ = [
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 
 
-def arguments(name: str, claim: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line of a study: ``--out``, ``--quick``, ``--seed``.
+def arguments(
+    name: str,
+    claim: str,
+    argv: Sequence[str] | None = None,
+    parents: Sequence[argparse.ArgumentParser] = (),
+) -> argparse.Namespace:
+    """The command line of a study: ``--out``, ``--quick``, ``--seed``, and what ``parents`` add.
 
     >>> arguments("bound", "The bound is a bound.", ["--quick"]).seed
     0
     """
-    parser = argparse.ArgumentParser(prog=f"python -m sparsebnn.experiments.{name}", description=claim)
+    prog = f"python -m sparsebnn.experiments.{name}"
+    parser = argparse.ArgumentParser(prog=prog, description=claim, parents=list(parents))
     parser.add_argument("--out", type=Path, help="folder that receives results/ and docs/images/")
     parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")

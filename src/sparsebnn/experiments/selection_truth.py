@@ -1,0 +1,218 @@
+"""Inclusion probabilities against the truth: CS, LBBNN-LRT and LBBNN-FLOW beside exact posteriors and MCMC.
+
+Linear and logistic regressions with eight inputs, any two of them equally correlated, are small enough to
+visit all 256 structures. The exact inclusion probabilities come from closed forms
+(:mod:`~sparsebnn.experiments.exact_regression`) and from importance sampling of each structure
+(:mod:`~sparsebnn.experiments.exact_selection`). All methods have the same priors.
+
+Run: ``python -m sparsebnn.experiments.selection_truth``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import sparsebnn
+from sparsebnn.baselines import CarbonettoStephens
+from sparsebnn.experiments.exact_regression import Regression, exact_posterior
+from sparsebnn.experiments.exact_selection import SpikeSlabProblem, exact_inclusion, mcmc
+from sparsebnn.experiments.logistic_study import FAMILIES, START, inclusions, rates, train_each
+from sparsebnn.experiments.provenance import Study, arguments
+from sparsebnn.experiments.selection_truth_report import draw, summary, table
+from sparsebnn.initial import Initial
+from sparsebnn.training import Cosine, Settings
+
+__all__ = ["Network", "Spec", "run", "simulate"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network method: family, start, rate and steps. The paper's start is that of its table 3."""
+
+    name: str
+    method: str
+    start: Initial
+    rate: float = 0.03
+    steps: int = 1500
+
+
+NETWORKS = (
+    Network("LRT", "lrt", Initial()),
+    Network("FLOW", "flow", Initial()),
+    Network("LRT, paper's start", "lrt", START, 0.01, 2500),
+    Network("FLOW, paper's start", "flow", START, 0.01, 2500),
+)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The whole study; ``restarts`` are seeds of a network on one data set, averaged over."""
+
+    correlations: tuple[float, ...] = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+    kinds: tuple[str, ...] = ("gaussian", "bernoulli")
+    data_sets: int = 10
+    rows: tuple[int, int] = (100, 200)
+    coefficients: tuple[float, ...] = (1.0, 0.7, 0.4, 0.0, 0.0, 0.0, 0.0, 0.0)
+    inclusion_prob: float = 0.25
+    slab_std: float = 1.0
+    bias_std: float = 1.0
+    noise_std: float = 1.0
+    restarts: int = 4
+    cs_restarts: int = 20
+    steps: float = 1.0
+    importance_draws: int = 1500
+    mcmc_steps: int = 2000
+    mcmc_chains: int = 50
+    seed: int = 0
+
+    @classmethod
+    def quick(cls, seed: int = 0) -> Spec:
+        """Two correlations, one data set, a few steps."""
+        few = {"importance_draws": 200, "mcmc_steps": 300, "mcmc_chains": 20, "steps": 0.01}
+        small = {"coefficients": (1.0, 0.7, 0.0, 0.0), "rows": (40, 60), "restarts": 2, "cs_restarts": 3}
+        return cls(correlations=(0.0, 0.95), data_sets=1, seed=seed, **few, **small)  # type: ignore[arg-type]
+
+
+def simulate(kind: str, correlation: float, number: int, spec: Spec) -> SpikeSlabProblem:
+    """Data set ``number``: equally correlated normal inputs, and targets by the coefficients."""
+    rng = np.random.default_rng([spec.seed, spec.kinds.index(kind), round(1000 * correlation), number])
+    rows, beta = spec.rows[spec.kinds.index(kind)], np.array(spec.coefficients)
+    own = rng.standard_normal((rows, len(beta)))
+    x = math.sqrt(correlation) * rng.standard_normal((rows, 1)) + math.sqrt(1.0 - correlation) * own
+    f = 0.3 + x @ beta
+    if kind == "bernoulli":
+        y = (f + rng.logistic(size=rows) > 0).astype(np.float64)
+    else:
+        y = f + spec.noise_std * rng.standard_normal(rows)
+    beliefs = (spec.noise_std, spec.inclusion_prob, spec.slab_std, spec.bias_std)
+    return SpikeSlabProblem(x, y, kind, *beliefs)
+
+
+def exact(problem: SpikeSlabProblem, spec: Spec) -> tuple[np.ndarray, np.ndarray]:
+    """Exact inclusion probabilities and their Monte Carlo error (0 for the closed form)."""
+    if problem.kind == "bernoulli":
+        found = exact_inclusion(problem, spec.importance_draws, spec.seed)
+        return found.inclusion, found.inclusion_se
+    data = torch.from_numpy(problem.x), torch.from_numpy(problem.y)
+    beliefs = (problem.noise_std, problem.inclusion_prob, problem.slab_std, problem.bias_std)
+    inclusion = exact_posterior(Regression(*data, *beliefs)).inclusion.numpy()
+    return inclusion, np.zeros_like(inclusion)
+
+
+def fit_cs(problem: SpikeSlabProblem, restarts: int, seed: int) -> np.ndarray:
+    """CS with the problem's own priors; (starts, inputs), the best bound first."""
+    model = CarbonettoStephens(
+        likelihood=problem.kind,
+        inclusion_prob=problem.inclusion_prob,
+        slab_std=problem.slab_std,
+        noise_std=problem.noise_std,
+        intercept_std=problem.bias_std,
+        restarts=restarts,
+        seed=seed,
+    ).fit(problem.x, problem.y)
+    return model.inclusion_starts_[0][np.argsort(-model.bound_starts_[0], kind="stable")]
+
+
+def fit_network(
+    network: Network, problems: Sequence[SpikeSlabProblem], restarts: int, steps: float, seed: int
+) -> np.ndarray:
+    """All data sets and restarts as one program; (data sets, restarts, inputs)."""
+    first = problems[0]
+    options = {"family_options": {"hidden": (16, 16)}} if network.method == "flow" else {}
+    layer = sparsebnn.Linear(
+        first.x.shape[1],
+        1,
+        family=FAMILIES[network.method],
+        prior=sparsebnn.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
+        bias_prior=sparsebnn.GaussianPrior(std=first.bias_std),
+        initial=network.start,
+        dtype=torch.float64,
+        **options,  # type: ignore[arg-type]
+    )
+    x = np.stack([problem.x for problem in problems for _ in range(restarts)])
+    y = np.stack([problem.y for problem in problems for _ in range(restarts)])
+    how = Settings(
+        epochs=max(1, round(steps * network.steps)),
+        batch_size=x.shape[1],
+        learning_rate=network.rate,
+        schedule=Cosine(1e-3),
+        shuffle=False,
+    )
+    seeds = range(seed, seed + len(x))
+    noise = {"kind": first.kind, "noise_std": first.noise_std}
+    trained = train_each(layer, x, y, how, seeds, mode="eager", **noise)  # type: ignore[arg-type]
+    return inclusions(trained).reshape(len(problems), restarts, -1)
+
+
+def _judge(fits: np.ndarray, truth: np.ndarray, nonzero: np.ndarray) -> dict[str, float]:
+    """Distances of a method's fits (fits, inputs) from the exact probabilities, averaged over fits."""
+    off = np.abs(fits - truth)
+    chosen, right = fits > 0.5, truth > 0.5
+    tpr, fpr = rates(chosen, nonzero)
+    return {
+        "error": float(off.mean()),
+        "error_worst": float(off.max(1).mean()),
+        "wrong_choices": float((chosen != right).sum(1).mean()),
+        "tpr": float(tpr.mean()),
+        "fpr": float(fpr.mean()),
+    }
+
+
+def run(spec: Spec) -> list[dict[str, Any]]:
+    """One row per kind, correlation, data set and method."""
+    nonzero = np.array(spec.coefficients) != 0.0
+    rows: list[dict[str, Any]] = []
+    for kind in spec.kinds:
+        cells = [(rho, number) for rho in spec.correlations for number in range(spec.data_sets)]
+        problems = [simulate(kind, rho, number, spec) for rho, number in cells]
+        fits: dict[str, list[np.ndarray]] = {}
+        truths = [exact(problem, spec) for problem in problems]
+        fits["exact"] = [truth[None] for truth, _ in truths]
+        chains = [mcmc(p, spec.mcmc_steps, spec.mcmc_chains, seed=spec.seed) for p in problems]
+        fits["MCMC"] = [chain.inclusion[None] for chain in chains]
+        climbs = [fit_cs(problem, spec.cs_restarts, spec.seed) for problem in problems]
+        fits["CS, one start"], fits["CS, best of starts"] = climbs, [each[:1] for each in climbs]
+        for network in NETWORKS:
+            fits[network.name] = list(fit_network(network, problems, spec.restarts, spec.steps, spec.seed))
+        for method, found in fits.items():
+            for (rho, number), fit, (truth, error), chain in zip(cells, found, truths, chains):
+                row = {"kind": kind, "correlation": rho, "data_set": number, "method": method}
+                row |= _judge(fit, truth, nonzero)
+                row["inclusion"] = fit.mean(0).tolist()
+                if method == "exact":
+                    row["monte_carlo_error"] = float(error.max())
+                elif method == "MCMC":
+                    row["monte_carlo_error"] = float(chain.inclusion_se.max())
+                rows.append(row)
+    return rows
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the study, print its table, write its result file and its figure."""
+    claim = "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones."
+    study = Study("selection_truth", arguments("selection_truth", claim, argv))
+    spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    torch.set_num_threads(1)
+    rows = run(spec)
+    lines = summary(rows)
+    print(table(lines))
+    replicates = len(spec.correlations) * spec.data_sets * spec.restarts
+    path = study.save(spec, range(spec.seed, spec.seed + replicates), summary=lines, rows=rows)
+    print(f"Wrote {path}.")
+    try:
+        draw(lines, study.figure)
+    except ImportError:
+        print("The figure needs matplotlib: pip install 'sparsebnn[plot]'")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+r"""Which inputs matter in a network of uncertain structure: chains of included weights to an output.
+
+An input counts when at least one chain of weights, all of them there, leads from it to an output. Under
+the posterior the weights' inclusions are independent, each there with its own probability
+:math:`\tilde\alpha`. Let A be the set of units of a layer that reach an output. Given the set of the layer
+after it, the units of a layer reach an output independently of each other,
+
+.. math::
+    P(j \text{ reaches} \mid A) = 1 - \prod_{k \in A} (1 - \tilde\alpha_{kj})
+
+so with at most one hidden layer everything is a product, and with more the sets of the hidden layers
+after the first are summed over: exactly when they are few, otherwise over drawn sets, each draw giving
+the exact probability for the first two layers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_count, invalid
+from sparsebnn.layers import BayesianLayer, Linear
+
+__all__ = ["Reach", "median_reach", "path_probability"]
+
+_EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
+_ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
+_TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout2d, *_ACTIVATIONS)
+_OWNER = "input_inclusion"
+
+
+class Reach(NamedTuple):
+    """Probability of each input reaching an output, and its Monte Carlo standard error (0 if exact)."""
+
+    prob: Tensor
+    error: Tensor
+
+
+def _modules(network: nn.Module) -> list[nn.Module]:
+    """The network as a chain of modules that structure passes through."""
+    if isinstance(network, nn.Sequential):
+        return [inner for module in network for inner in _modules(module)]
+    known = (BayesianLayer, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.AvgPool2d, nn.MaxPool2d)
+    if not isinstance(network, (*known, *_TRANSPARENT)):
+        expected = "a chain (nn.Sequential) of linear and convolutional layers, activations and pooling"
+        advice = "Paths through other modules are not known."
+        raise invalid("network", _OWNER, expected, type(network).__name__, advice)
+    return [] if isinstance(network, _TRANSPARENT) else [network]
+
+
+def _inclusion(module: nn.Module) -> Tensor:
+    """The inclusion probability of each weight; an ordinary layer's weights are all there."""
+    if isinstance(module, BayesianLayer):
+        return module.weights.inclusion_prob().detach().double()
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return torch.ones_like(weight, dtype=torch.float64)
+
+
+def _check(network: nn.Module) -> list[nn.Module]:
+    chain = _modules(network)
+    if not any(isinstance(module, BayesianLayer) for module in chain):
+        advice = "Build it with mlp, lenet or convert."
+        raise invalid("network", _OWNER, "a module with Bayesian layers", type(network).__name__, advice)
+    return chain
+
+
+@torch.no_grad()
+def path_probability(
+    network: nn.Module, *, n_draws: int = 1000, seed: int = 0, shape: tuple[int, ...] | None = None
+) -> Reach:
+    """Probability that an input reaches an output, for every input.
+
+    ``shape`` is that of one input where convolutions need to know it. Exact for dense networks with one
+    hidden layer of any width, or with hidden layers after the first of at most 10 units;
+    else ``n_draws`` structures are drawn.
+
+    >>> import sparsebnn
+    >>> network = sparsebnn.mlp([3, 1], family="gaussian")
+    >>> path_probability(network).prob.tolist()
+    [1.0, 1.0, 1.0]
+    """
+    check_count(n_draws, "n_draws", _OWNER)
+    chain = _check(network)
+    if all(isinstance(module, Linear | nn.Linear) for module in chain):
+        return _dense([_inclusion(module) for module in chain], n_draws, seed)
+    if shape is None:
+        advice = "For example shape=(1, 28, 28)."
+        raise invalid("shape", _OWNER, "given for a network with convolutions", None, advice)
+    generator = torch.Generator().manual_seed(seed)
+    probs = [(_inclusion(m) if _weighted(m) else torch.empty(0)).cpu() for m in chain]
+    counts = torch.zeros(shape, dtype=torch.float64)
+    for _ in range(n_draws):
+        drawn = [(torch.rand(p.shape, generator=generator, dtype=p.dtype) < p).double() for p in probs]
+        counts += _reached(chain, drawn, shape)
+    return _frequency(counts, n_draws)
+
+
+@torch.no_grad()
+def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Whether each input reaches an output in the median probability model (inclusion above one half)."""
+    chain = _check(network)
+    kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in chain]
+    if shape is None:
+        first = chain[0]
+        if not isinstance(first, Linear | nn.Linear):
+            advice = "For example shape=(1, 28, 28)."
+            raise invalid("shape", "median_inputs", "given for a network with convolutions", None, advice)
+        shape = (first.in_features,)
+    return _reached(chain, [each.cpu() for each in kept], shape)
+
+
+def _weighted(module: nn.Module) -> bool:
+    return isinstance(module, BayesianLayer | nn.Linear | nn.Conv1d | nn.Conv2d)
+
+
+def _frequency(counts: Tensor, n_draws: int) -> Reach:
+    prob = counts / n_draws
+    return Reach(prob, (prob * (1.0 - prob) / n_draws).sqrt())
+
+
+# --- dense chains --------------------------------------------------------------------------------------
+
+
+def _any(inclusion: Tensor, there: Tensor) -> Tensor:
+    """1 − Π_k (1 − α_kj·there_k) for every unit j; ``there`` is (…, k), in [0, 1]."""
+    # A product, not a sum of logarithms: inclusions of exactly 1 occur.
+    return 1.0 - (1.0 - inclusion * there.unsqueeze(-1)).prod(-2)
+
+
+def _dense(inclusions: list[Tensor], n_draws: int, seed: int) -> Reach:
+    # What the last layer's inputs reach is independent from unit to unit.
+    reach = _any(inclusions[-1], torch.ones(inclusions[-1].shape[0], dtype=torch.float64))
+    earlier = inclusions[:-1]
+    if len(earlier) <= 1:
+        prob = _any(earlier[0], reach) if earlier else reach
+        return Reach(prob, torch.zeros_like(prob))
+    if all(layer.shape[0] <= _EXACT_UNITS for layer in earlier[1:]):
+        prob = _summed(earlier, reach)
+        return Reach(prob, torch.zeros_like(prob))
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.stack([_given_drawn(earlier, reach, generator) for _ in range(n_draws)])
+    return Reach(values.mean(0), values.std(0) / n_draws**0.5)
+
+
+def _given_drawn(layers: list[Tensor], reach: Tensor, generator: torch.Generator) -> Tensor:
+    """One drawn chain of sets; the first two layers are averaged over exactly."""
+    for layer in reversed(layers[1:]):
+        there = (torch.rand(reach.shape, generator=generator, dtype=reach.dtype) < reach).double()
+        reach = _any(layer, there)
+    return _any(layers[0], reach)
+
+
+def _summed(layers: list[Tensor], reach: Tensor) -> Tensor:
+    """Over all sets of the hidden layers after the first."""
+    sets = _sets(len(reach))
+    mass = torch.where(sets > 0, reach, 1.0 - reach).prod(1)
+    for index in range(len(layers) - 1, 1, -1):
+        onward = _any(layers[index], sets)
+        fewer = _sets(layers[index].shape[1])
+        step = torch.where(fewer.unsqueeze(0) > 0, onward.unsqueeze(1), 1.0 - onward.unsqueeze(1)).prod(2)
+        mass, sets = mass @ step, fewer
+    return mass @ _any(layers[0], _any(layers[1], sets))
+
+
+def _sets(units: int) -> Tensor:
+    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)), dtype=torch.float64)
+
+
+# --- any chain, one structure --------------------------------------------------------------------------
+
+
+def _reached(chain: list[nn.Module], masks: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """1 where a path exists: the network of 0/1 weights without activations has a positive derivative.
+
+    Every weight is 0 or positive, so that nothing cancels; scaling by the fan-in keeps the numbers in range.
+    """
+    with torch.enable_grad():
+        x = torch.ones((1, *shape), dtype=torch.float64, requires_grad=True)
+        y = x
+        for module, mask in zip(chain, masks):
+            y = _structural(module, y, mask)
+        if not y.requires_grad:
+            return torch.zeros(shape, dtype=torch.float64)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+    return (slope[0] > 0).double()
+
+
+def _structural(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    scale = 1.0 / max(1, mask[0].numel()) if _weighted(module) else 1.0
+    if isinstance(module, BayesianLayer):
+        return module.op(x, scale * mask, None)
+    if isinstance(module, nn.Linear):
+        return F.linear(x, scale * mask)
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return module._conv_forward(x, scale * mask, None)
+    if isinstance(module, nn.MaxPool2d):
+        # Whichever input is largest, all of them can be: they all count.
+        return F.avg_pool2d(x, module.kernel_size, module.stride, module.padding)
+    return module(x)

@@ -1,0 +1,156 @@
+"""Active paths against enumeration of every structure of small networks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.paths import median_reach, path_probability
+
+
+def uncertain(sizes, seed=0, low=-1.5, high=1.0, **options):
+    """A network with inclusion probabilities all over the place."""
+    torch.manual_seed(seed)
+    network = sparsebnn.mlp(sizes, **options).double()
+    with torch.no_grad():
+        for module in network:
+            if hasattr(module, "weights"):
+                module.weights.inclusion_logit.uniform_(low, high)
+    return network
+
+
+def enumerated(network):
+    """Every structure with its probability; paths by boolean products of adjacency matrices."""
+    inclusions = [m.weights.inclusion_prob().detach() for m in network if hasattr(m, "weights")]
+    sizes = [p.numel() for p in inclusions]
+    flat = torch.cat([p.flatten() for p in inclusions])
+    total = torch.zeros(inclusions[0].shape[1], dtype=torch.float64)
+    for bits in itertools.product((0.0, 1.0), repeat=sum(sizes)):
+        structure = torch.tensor(bits, dtype=torch.float64)
+        mass = torch.where(structure > 0, flat, 1 - flat).prod()
+        parts = [s.reshape(p.shape) for s, p in zip(structure.split(sizes), inclusions)]
+        reach = parts[-1].sum(0) > 0
+        for part in reversed(parts[:-1]):
+            reach = ((part > 0) & reach.unsqueeze(1)).any(0)
+        total += mass * reach
+    return total
+
+
+SIZES = [[3, 1], [3, 2], [2, 3, 1], [2, 2, 2], [2, 2, 2, 1], [3, 2, 1, 2], [2, 1, 2, 2, 1]]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_probabilities_are_those_of_enumeration(sizes):
+    network = uncertain(sizes)
+    reach = path_probability(network)
+    torch.testing.assert_close(reach.prob, enumerated(network), rtol=0, atol=1e-12)
+    assert (reach.error == 0).all()
+
+
+def test_wide_layers_are_drawn_and_agree_with_the_exact_sum(monkeypatch):
+    network = uncertain([4, 5, 3, 4, 2], seed=3)
+    exact = path_probability(network).prob
+    monkeypatch.setattr("sparsebnn.paths._EXACT_UNITS", 1)
+    drawn = path_probability(network, n_draws=4000, seed=1)
+    assert (drawn.error > 0).all()
+    assert (drawn.error < 0.01).all()
+    assert ((drawn.prob - exact).abs() < 4 * drawn.error).all()
+    again = path_probability(network, n_draws=4000, seed=1)
+    assert torch.equal(drawn.prob, again.prob)
+
+
+def test_an_input_needs_the_whole_chain():
+    network = uncertain([2, 3, 1])
+    with torch.no_grad():
+        network[0].weights.inclusion_logit.fill_(40.0)
+        network[2].weights.inclusion_logit.fill_(-40.0)
+    assert path_probability(network).prob.max() < 1e-12
+    assert not median_reach(network).any()
+    with torch.no_grad():
+        network[0].weights.inclusion_logit[:] = torch.tensor([[40.0, -40.0], [-40.0, -40.0], [-40.0, 40.0]])
+        network[2].weights.inclusion_logit[0, 0] = 40.0
+    torch.testing.assert_close(path_probability(network).prob, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert median_reach(network).tolist() == [1.0, 0.0]
+
+
+def test_median_reach_is_the_reach_of_the_thresholded_structure():
+    for seed in range(8):
+        network = uncertain([4, 3, 3, 2], seed=seed, high=1.2)
+        kept = [(m.weights.inclusion_prob() > 0.5) for m in network if hasattr(m, "weights")]
+        reach = kept[-1].any(0)
+        for part in reversed(kept[:-1]):
+            reach = (part & reach.unsqueeze(1)).any(0)
+        assert median_reach(network).bool().tolist() == reach.tolist()
+
+
+@pytest.mark.parametrize("family", ["gaussian", "mnf"])
+def test_dense_families_reach_everywhere(family):
+    network = sparsebnn.mlp([3, 4, 2], family=family)
+    assert path_probability(network).prob.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_flow_families_count_like_mean_field():
+    torch.manual_seed(0)
+    network = sparsebnn.mlp([3, 4, 2], family="flow", family_options={"hidden": (4,)})
+    plain = sparsebnn.mlp([3, 4, 2])
+    with torch.no_grad():
+        for i in (0, 2):
+            plain[i].weights.inclusion_logit.copy_(network[i].weights.conditional.inclusion_logit)
+    torch.testing.assert_close(path_probability(network).prob, path_probability(plain).prob)
+
+
+def small_convolution():
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        sparsebnn.Conv2d(1, 1, 2, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d((1, 2)),
+        nn.Flatten(),
+        sparsebnn.Linear(1, 1),
+    ).double()
+    with torch.no_grad():
+        network[0].weights.inclusion_logit.uniform_(-1, 1)
+        network[4].weights.inclusion_logit.fill_(0.5)
+    return network
+
+
+def test_convolutions_by_drawn_structures():
+    """A 2×4 image, kernel 2×2 at stride 2: pixel (r, c) has the path of weight (r, c mod 2) and the last."""
+    network = small_convolution()
+    kernel = network[0].weights.inclusion_prob()[0, 0].detach()
+    exact = torch.cat([kernel, kernel], dim=1) * torch.sigmoid(torch.tensor(0.5, dtype=torch.float64))
+    reach = path_probability(network, n_draws=2000, shape=(1, 2, 4))
+    assert ((reach.prob[0] - exact).abs() < 4 * reach.error[0] + 1e-9).all()
+    kept = (kernel > 0.5).double()
+    assert torch.equal(median_reach(network, (1, 2, 4))[0], torch.cat([kept, kept], dim=1))
+
+
+def test_ordinary_layers_are_all_there():
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), sparsebnn.Linear(2, 1)).double()
+    with torch.no_grad():
+        network[2].weights.inclusion_logit.fill_(0.0)
+    assert path_probability(network).prob.tolist() == pytest.approx([0.75] * 3)
+
+
+def test_deep_chains_do_not_underflow():
+    network = uncertain([2] + [60] * 12 + [1], low=5.0, high=6.0)
+    assert median_reach(network).tolist() == [1.0, 1.0]
+
+
+def test_what_cannot_be_traced_is_refused():
+    expected = "a chain .nn.Sequential. of linear and convolutional layers"
+    with pytest.raises(InvalidInput, match=expected):
+        path_probability(nn.Sequential(sparsebnn.Linear(2, 2), nn.LayerNorm(2)))
+    with pytest.raises(InvalidInput, match=r"must be a module with Bayesian layers. Got Sequential instead"):
+        path_probability(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(InvalidInput, match="must be given for a network with convolutions"):
+        path_probability(small_convolution())
+    with pytest.raises(InvalidInput, match="must be given for a network with convolutions"):
+        median_reach(small_convolution())
+    assert math.isfinite(float(path_probability(uncertain([2, 1])).prob[0]))

@@ -1,0 +1,191 @@
+"""Choosing inputs: thresholds against brute force, rules, agreement, tables, plots, bad input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import sparsebnn
+from sparsebnn.baselines import CarbonettoStephens
+from sparsebnn.checks import InvalidInput
+from sparsebnn.selection import (
+    agreement,
+    bayesian_fdr_threshold,
+    expected_fdr,
+    input_inclusion,
+    median_inputs,
+    select,
+    wilson,
+)
+
+
+def brute_force(p, level):
+    """The largest set by threshold whose mean of 1 − p is at most the level."""
+    best = frozenset()
+    for t in sorted(set(p)):
+        chosen = frozenset(i for i, each in enumerate(p) if each >= t)
+        if np.mean([1 - p[i] for i in chosen]) <= level + 1e-12 and len(chosen) > len(best):
+            best = chosen
+    return best
+
+
+@pytest.mark.parametrize("level", [0.01, 0.05, 0.1, 0.3, 0.6])
+def test_threshold_is_that_of_brute_force(level):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p = np.round(rng.beta(0.5, 0.5, size=rng.integers(1, 9)), 1)  # rounding makes ties
+        limit = bayesian_fdr_threshold(p, level)
+        assert frozenset(np.flatnonzero(p >= limit)) == brute_force(p.tolist(), level)
+
+
+def test_no_larger_set_of_any_kind_meets_the_level():
+    """Not only among thresholds: of all subsets, the chosen one is the largest (without ties)."""
+    p = np.array([0.97, 0.91, 0.8, 0.62, 0.33, 0.08])
+    for level in (0.05, 0.1, 0.2, 0.4):
+        size = int((p >= bayesian_fdr_threshold(p, level)).sum())
+        subsets = itertools.chain.from_iterable(itertools.combinations(p, r) for r in range(1, 7))
+        largest = max((len(s) for s in subsets if np.mean(1 - np.array(s)) <= level), default=0)
+        assert size == largest
+
+
+def test_nothing_may_be_chosen():
+    assert bayesian_fdr_threshold([0.5, 0.6], 0.1) == math.inf
+    chosen = select([0.5, 0.6], rule="fdr", level=0.1)
+    assert chosen.variables == ()
+    assert chosen.expected_fdr == 0.0
+    assert "0 of 2 inputs" in chosen.table()
+
+
+def test_realised_rate_with_right_probabilities_is_the_expected_one():
+    """Truths drawn from the probabilities themselves: the share of false choices averages to expected_fdr."""
+    rng = np.random.default_rng(1)
+    shares, expected = [], []
+    for _ in range(4000):
+        p = rng.beta(0.4, 0.6, size=20)
+        chosen = p >= bayesian_fdr_threshold(p, 0.1)
+        truth = rng.random(20) < p
+        shares.append((chosen & ~truth).sum() / max(1, chosen.sum()))
+        expected.append(expected_fdr(p, chosen))
+    difference = np.array(shares) - np.array(expected)
+    assert abs(difference.mean()) < 4 * difference.std() / math.sqrt(len(difference))
+    assert np.mean(expected) <= 0.1
+
+
+def test_rules_on_a_vector():
+    p = [0.99, 0.8, 0.5, 0.1]
+    assert select(p).variables == ("x1", "x2")
+    assert select(p, rule="threshold", threshold=0.5).variables == ("x1", "x2", "x3")
+    fdr = select(p, rule="fdr", level=0.11, names=["a", "b", "c", "d"])
+    assert fdr.variables == ("a", "b")
+    assert fdr.threshold == pytest.approx(0.8)
+    assert fdr.expected_fdr == pytest.approx(0.105)
+
+
+def test_a_network_is_chosen_from_by_paths():
+    torch.manual_seed(0)
+    network = sparsebnn.mlp([3, 2, 1])
+    with torch.no_grad():
+        network[0].weights.inclusion_logit[:] = torch.tensor([[9.0, -9.0, 9.0], [-9.0, 9.0, -9.0]])
+        network[2].weights.inclusion_logit[:] = torch.tensor([[9.0, -9.0]])
+    chosen = select(network, names=["a", "b", "c"])
+    assert chosen.variables == ("a", "c")
+    assert torch.equal(chosen.inclusion, input_inclusion(network))
+    assert torch.equal(chosen.chosen, median_inputs(network))
+    # Weights of 0.4 each: no single path is likely in the median model, one of many is in the posterior.
+    wide = sparsebnn.mlp([1, 100, 1])
+    with torch.no_grad():
+        for i in (0, 2):
+            wide[i].weights.inclusion_logit.fill_(math.log(0.4 / 0.6))
+    assert float(input_inclusion(wide)) == pytest.approx(1 - (1 - 0.16) ** 100)
+    assert select(wide).variables == ()
+    assert select(wide, rule="fdr", level=0.1).variables == ("x1",)
+
+
+def test_names_of_frames_and_baselines_are_kept():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(2)
+    frame = pandas.DataFrame({"age": rng.standard_normal(200), "dose": rng.standard_normal(200)})
+    y = (3 * frame["dose"] + rng.logistic(size=200) > 0).to_numpy().astype(float)
+    fitted = CarbonettoStephens().fit(frame, y)
+    assert fitted.names_ == ("age", "dose")
+    assert select(fitted).variables == ("dose",)
+    assert select(fitted.inclusion_, names=frame).variables == ("dose",)
+    with pytest.raises(InvalidInput, match="of the 2 columns of the fit"):
+        fitted.predict(frame[["dose", "age"]])
+
+
+def test_agreement_counts_and_pairs():
+    chosen = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]], dtype=bool)
+    found = agreement(chosen, names=["a", "b", "c"])
+    assert found.frequency.tolist() == [0.75, 0.5, 0.25]
+
+    def jaccard(a, b):
+        either = (a | b).sum()
+        return 1.0 if either == 0 else (a & b).sum() / either
+
+    pairs = [jaccard(a, b) for a, b in itertools.combinations(chosen, 2)]
+    assert found.jaccard == pytest.approx(np.mean(pairs))
+    without = []
+    for k in range(4):
+        rest = np.delete(chosen, k, axis=0)
+        without.append(np.mean([jaccard(a, b) for a, b in itertools.combinations(rest, 2)]))
+    margin = 1.959964 * math.sqrt(3 / 4 * ((np.array(without) - np.mean(without)) ** 2).sum())
+    assert found.jaccard_high == pytest.approx(min(1.0, found.jaccard + margin))
+    assert found.jaccard_low == pytest.approx(max(0.0, found.jaccard - margin))
+    assert found.table().splitlines()[1].startswith("a       0.750  0.301–0.954")
+    same = agreement([select([0.9, 0.1]), select([0.8, 0.2])])
+    assert same.jaccard == 1.0
+    assert same.names == ("x1", "x2")
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (3, 10), (10, 10), (47, 200)])
+def test_wilson_interval_is_scipys(k, n):
+    low, high = wilson(k, n)
+    expected = scipy.stats.binomtest(k, n).proportion_ci(method="wilson")
+    assert float(low) == pytest.approx(expected.low, abs=1e-12)
+    assert float(high) == pytest.approx(expected.high, abs=1e-12)
+
+
+def test_networks_agree_with_themselves():
+    networks = [sparsebnn.mlp([3, 1], family="gaussian") for _ in range(3)]
+    found = agreement(networks)
+    assert found.frequency.tolist() == [1.0, 1.0, 1.0]
+    assert (found.jaccard_low, found.jaccard_high) == (1.0, 1.0)
+
+
+def test_plots_are_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    chosen = select([0.9, 0.2, 0.6], names=["a", "b", "c"])
+    axis = chosen.plot(tmp_path / "one.png")
+    assert [patch.get_height() for patch in axis.patches] == pytest.approx([0.9, 0.2, 0.6])
+    colours = [patch.get_facecolor() for patch in axis.patches]
+    assert colours[0] == colours[2] != colours[1]
+    agreement([chosen, select([0.9, 0.9, 0.1], names=["a", "b", "c"])]).plot(tmp_path / "two.png")
+    assert (tmp_path / "one.png").stat().st_size > 2000
+    assert (tmp_path / "two.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: select([0.2, 1.5]), "'inclusion' of select must be from 0 to 1 everywhere. Got 1.5"),
+        (lambda: select([0.2, math.nan]), "must be from 0 to 1 everywhere. Got nan instead."),
+        (lambda: select([[0.2]]), "must be a vector, one probability per input. Got shape (1, 1) instead."),
+        (lambda: select([0.2], rule="fdr", level=5), "'level' of bayesian_fdr_threshold must be strictly"),
+        (lambda: select([0.2], rule="mediann"), "Did you mean 'median'?"),
+        (lambda: select([0.2], threshold=0.3), "given for rule='threshold' and for no other"),
+        (lambda: select([0.2], rule="threshold"), "given for rule='threshold' and for no other"),
+        (lambda: select([0.2], names=["a", "b"]), "one name per input (1). Got 2 names instead."),
+        (lambda: agreement([[True, False]]), "at least two selections among the same inputs"),
+        (lambda: agreement([[0.2, 0.9], [1.0, 0.0]]), "must be true or false. Got other values instead."),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(InvalidInput) as error:
+        call()
+    assert message in str(error.value)
