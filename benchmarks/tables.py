@@ -217,17 +217,24 @@ def _predictions(rows: Rows) -> Table | None:
     lines = []
     for cell in dict.fromkeys((row["architecture"], row["method"]) for row in own):
         found = {row["model"]: row for row in own if (row["architecture"], row["method"]) == cell}
-        cells = []
+        one = next(iter(found.values()))
+        cells = [f"{one['images']:,}", str(one["replicates"])]
         for model in ("average", "median"):
             row = found.get(model)
             seconds = None if row is None else row["ms"] / 1e3
             rate = None if row is None else row["images"] * row["replicates"] / row["ms"] * 1e3
             cells += [_number(seconds), _number(rate, ",.0f")]
         lines.append(_line(cell, cells))
-    heads = ("averaging|seconds", "images|per second", "median model|seconds", "images|per second")
-    many = f"{own[0]['images']:,} images, {own[0]['replicates']} replicate(s)"
-    note = "Images per second: images times replicates."
-    return Table(f"Prediction with 100 draws, {many}", ("network", "method", *heads), tuple(lines), note)
+    heads = (
+        "images",
+        "K",
+        "averaging|seconds",
+        "images|per second",
+        "median model|seconds",
+        "images|per second",
+    )
+    note = "Seconds for all K replicates; images per second count each image K times."
+    return Table("Prediction with 100 draws", ("network", "method", *heads), tuple(lines), note)
 
 
 def _gradients(found: Sequence[Mapping[str, Any]]) -> Table:

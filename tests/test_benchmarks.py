@@ -81,7 +81,7 @@ def test_beside_the_published_code():
 
 def test_peers_and_predictions():
     assert _table("What it is").lines[-1] == ("fully connected", "torchbnn", "2.00", "4.00×", "10.0×")
-    assert _table("Prediction").lines[0][2:] == ("2.00", "50,000", "·", "·")
+    assert _table("Prediction").lines[0][2:] == ("10,000", "10", "2.00", "50,000", "·", "·")
     assert _table("Variance").lines[0][2:] == ("10 ± 1", "50 ± 5", "5.0 ± 0.7")
 
 
