@@ -281,11 +281,22 @@ def _scaling(record: Record) -> list[Table]:
     }
     found = []
     for name, points in scaling_curves(record).items():
-        lines = [(f"{place:g}", str(k), _number(ms), _number(1e3 * ms / k, ".1f")) for place, ms, k in points]
-        head = {"replicates": "K", "width": "factor", "depth": "layers"}[name]
-        if lines:
-            heads = (head, "replicates", "ms per step", "µs per step|and replicate")
-            found.append(Table(titles[name], heads, tuple(lines)))
+        if not points:
+            continue
+        first, first_ms, _ = points[0]
+        # Over K the second column says how the cost compares with K times that of the fewest.
+        second = [
+            f"{ms / (first_ms * place / first):.2f}" if name == "replicates" else str(k)
+            for place, ms, k in points
+        ]
+        lines = [
+            (f"{place:g}", beside, _number(ms), _number(1e3 * ms / k, ".1f"))
+            for (place, ms, k), beside in zip(points, second)
+        ]
+        head = {"replicates": ("K", "of linear cost"), "width": ("factor", "K"), "depth": ("layers", "K")}[
+            name
+        ]
+        found.append(Table(titles[name], (*head, "ms per step", "µs per step|and replicate"), tuple(lines)))
     return found
 
 

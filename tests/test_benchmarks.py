@@ -92,6 +92,11 @@ def test_scaling_curves_are_told_apart():
     assert curves["depth"] == [(1, 0.3, 10), (2, 0.6, 10)]
 
 
+def test_the_cost_of_replicates_beside_linear_cost():
+    """0.4 ms for ten where one takes 0.2: a fifth of ten times as much."""
+    assert _table("LBBNN-LRT, fully connected").lines[-1] == ("10", "0.20", "0.400", "40.0")
+
+
 def test_failures_are_listed_and_text_has_every_cell():
     assert tables.failures(RECORD) == ["ours fc flow 1: it broke"]
     for table in tables.tables(RECORD):
