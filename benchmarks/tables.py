@@ -94,9 +94,6 @@ class Rows:
         seen = {(row["architecture"], row.get("method")) for row in self.all if row["code"] == "ours"}
         return [(a, m) for a in _NETWORKS for m in METHODS if (a, m) in seen]
 
-    def replicates(self, spec: Sequence[int]) -> list[int]:
-        return sorted(set(spec))
-
 
 def _number(value: float | None, form: str = "") -> str:
     """Three significant digits, or a dot where there is nothing."""
