@@ -19,7 +19,7 @@ import torch
 import sparsebnn
 from benchmarks import gradients, page
 from benchmarks.peers import installed
-from benchmarks.plan import PARTS, plan
+from benchmarks.plan import IMAGES, PARTS, plan
 from benchmarks.pool import Conditions, run
 from benchmarks.subjects import Task
 from benchmarks.tables import failures, tables
@@ -43,6 +43,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seconds", type=float, help="length of a timing (default: 2 on a CPU, 1 on CUDA)")
     add("--threads", type=int, help="threads of a timed process (default: at most 2; 1 on CUDA)")
     add("--patience", type=float, default=900.0, help="seconds a wave of tasks may take to get ready")
+    add("--longest", type=float, help="seconds after which a timing is given up (300; 30 on CUDA)")
     add("--out", type=Path, help="folder of the result file (default: results/bench)")
     add("--quick", action="store_true", help="a rehearsal: short timings, few images; writes to runs/bench")
     add("--figures-only", action="store_true", help="tables, page and picture from the files there are")
@@ -55,6 +56,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     given.held = given.held if cuda else given.jobs
     given.seconds = given.seconds or (0.2 if given.quick else 1.0 if cuda else 2.0)
     given.threads = given.threads or (1 if cuda else min(2, os.cpu_count() or 1))
+    given.longest = given.longest or (30.0 if cuda else 300.0)
     given.out = given.out or Path("runs/bench" if given.quick else "results/bench")
     if cuda and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --device cpu")
@@ -177,7 +179,7 @@ def figures(given: argparse.Namespace) -> None:
 
 def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder) -> None:
     """Time every task, then the gradients' variance."""
-    names = ("device", "jobs", "held", "seconds", "threads", "patience")
+    names = ("device", "jobs", "held", "seconds", "threads", "patience", "longest")
     for row in run(tasks, Conditions(**{name: getattr(given, name) for name in names})):
         recorder.add(row)
     if "gradients" in given.parts and importlib.util.find_spec("sklearn"):
@@ -198,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.figures_only:
         figures(given)
         return 0
-    images = 50 if given.quick else 10_000 if given.device == "cuda" else 200
+    images = IMAGES["quick" if given.quick else given.device]
     options = {"peers": installed(), "scale": given.scaling, "images": images, "quick": given.quick}
     tasks = plan(given.parts, given.architectures, given.replicates, **options)
     recorder = Recorder(given, argv)

@@ -112,9 +112,16 @@ def draw(record: Record, path: Path) -> None:
 
 
 def _logarithmic(axis: Any, places: tuple[float, ...]) -> None:
+    """Both axes logarithmic, with ticks at the measured places and at 1, 2, 5 times powers of ten."""
+    heights = [float(y) for line in axis.get_lines() for y in line.get_ydata()]
+    low, high = 0.8 * min(heights), 1.3 * max(heights)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xticks(list(places), [f"{place:g}" for place in places])
-    axis.set_xticks([], minor=True)
-    axis.grid(alpha=0.3, which="both")
+    ticks = [lead * 10.0**power for power in range(-4, 5) for lead in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ylim(low, high)
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.subjects import Task
 from sparsebnn.experiments.paper import METHODS
 
-__all__ = ["DEPTHS", "PARTS", "REPLICATES", "WIDTHS", "plan"]
+__all__ = ["DEPTHS", "IMAGES", "PARTS", "REPLICATES", "WIDTHS", "plan"]
 
 PARTS = ("steps", "peers", "predict", "gradients")
 REPLICATES = (1, 2, 5, 10, 20, 40, 64)
 WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 DEPTHS = (1, 2, 3, 4, 5, 6)
+# How many images are predicted: enough for a second or so.
+IMAGES = {
+    "cuda": {"fc": 10_000, "lenet": 1_000},
+    "cpu": {"fc": 200, "lenet": 50},
+    "quick": {"fc": 20, "lenet": 5},
+}
 _TOGETHER = 10
 
 
@@ -26,9 +32,9 @@ def _steps(architectures: Sequence[str], replicates: Sequence[int]) -> list[Task
     return tasks
 
 
-def _predictions(architectures: Sequence[str], replicates: int, images: int) -> list[Task]:
+def _predictions(architectures: Sequence[str], replicates: int, images: Mapping[str, int]) -> list[Task]:
     return [
-        Task("predict", architecture, method, replicates, model=model, images=images)
+        Task("predict", architecture, method, replicates, model=model, images=images[architecture])
         for architecture in architectures
         for method in METHODS
         for model in ("average", "median")
@@ -62,7 +68,7 @@ def plan(
     *,
     peers: Sequence[str] = (),
     scale: bool = False,
-    images: int = 10_000,
+    images: Mapping[str, int] = IMAGES["cuda"],
     quick: bool = False,
 ) -> list[Task]:
     """All tasks of a run, each once.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import resource
 import statistics
 import time
@@ -34,8 +33,8 @@ class Conditions:
     """How a run measures.
 
     ``jobs`` tasks get ready at a time, at most ``held`` wait for their timing at once. A wave has
-    ``patience`` seconds to get ready, and each timing as many to come to an end. ``threads`` is what a
-    timed process may use on a CPU.
+    ``patience`` seconds to get ready, and a timing of about ``seconds`` is given up after ``longest``.
+    ``threads`` is what a timed process may use on a CPU.
     """
 
     device: str = "cpu"
@@ -44,6 +43,7 @@ class Conditions:
     seconds: float = 2.0
     threads: int = 2
     patience: float = 900.0
+    longest: float = 300.0
     tf32: bool = True
     profiled: bool = False
 
@@ -178,14 +178,15 @@ class _Worker:
             self.process.join(10.0)
             return failed(self.task, f"the process ended with exit code {self.process.exitcode}")
 
-    def measure(self, patience: float) -> dict[str, Any]:
-        """Let it measure, undisturbed."""
+    def measure(self, longest: float) -> dict[str, Any]:
+        """Let it measure, undisturbed; one that takes too long is stopped."""
         try:
             self.line.send("go")
         except OSError:
             return self.hear()
-        if not self.line.poll(patience):
-            return failed(self.task, f"not timed after {patience:.0f} seconds")
+        if not self.line.poll(longest):
+            self.process.kill()
+            return failed(self.task, f"not timed after {longest:.0f} seconds")
         return self.hear()
 
     def end(self) -> None:
@@ -196,7 +197,6 @@ class _Worker:
 
 def run(tasks: Sequence[Task], conditions: Conditions) -> Iterator[dict[str, Any]]:
     """One row per task, as they come. A task that fails, dies or never gets ready has a row that says so."""
-    os.environ["OMP_NUM_THREADS"] = str(conditions.threads)
     held = max(conditions.held, conditions.jobs)
     for first in range(0, len(tasks), held):
         workers: list[_Worker] = []
@@ -234,4 +234,4 @@ def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker])
     for task in waiting:
         yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
     for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
-        yield worker.measure(conditions.patience)
+        yield worker.measure(conditions.longest)

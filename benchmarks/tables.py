@@ -94,9 +94,6 @@ class Rows:
         seen = {(row["architecture"], row.get("method")) for row in self.all if row["code"] == "ours"}
         return [(a, m) for a in _NETWORKS for m in METHODS if (a, m) in seen]
 
-    def replicates(self, spec: Sequence[int]) -> list[int]:
-        return sorted(set(spec))
-
 
 def _number(value: float | None, form: str = "") -> str:
     """Three significant digits, or a dot where there is nothing."""
@@ -217,17 +214,24 @@ def _predictions(rows: Rows) -> Table | None:
     lines = []
     for cell in dict.fromkeys((row["architecture"], row["method"]) for row in own):
         found = {row["model"]: row for row in own if (row["architecture"], row["method"]) == cell}
-        cells = []
+        one = next(iter(found.values()))
+        cells = [f"{one['images']:,}", str(one["replicates"])]
         for model in ("average", "median"):
             row = found.get(model)
             seconds = None if row is None else row["ms"] / 1e3
             rate = None if row is None else row["images"] * row["replicates"] / row["ms"] * 1e3
             cells += [_number(seconds), _number(rate, ",.0f")]
         lines.append(_line(cell, cells))
-    heads = ("averaging|seconds", "images|per second", "median model|seconds", "images|per second")
-    many = f"{own[0]['images']:,} images, {own[0]['replicates']} replicate(s)"
-    note = "Images per second: images times replicates."
-    return Table(f"Prediction with 100 draws, {many}", ("network", "method", *heads), tuple(lines), note)
+    heads = (
+        "images",
+        "K",
+        "averaging|seconds",
+        "images|per second",
+        "median model|seconds",
+        "images|per second",
+    )
+    note = "Seconds for all K replicates; images per second count each image K times."
+    return Table("Prediction with 100 draws", ("network", "method", *heads), tuple(lines), note)
 
 
 def _gradients(found: Sequence[Mapping[str, Any]]) -> Table:
@@ -274,11 +278,22 @@ def _scaling(record: Record) -> list[Table]:
     }
     found = []
     for name, points in scaling_curves(record).items():
-        lines = [(f"{place:g}", str(k), _number(ms), _number(1e3 * ms / k, ".1f")) for place, ms, k in points]
-        head = {"replicates": "K", "width": "factor", "depth": "layers"}[name]
-        if lines:
-            heads = (head, "replicates", "ms per step", "µs per step|and replicate")
-            found.append(Table(titles[name], heads, tuple(lines)))
+        if not points:
+            continue
+        first, first_ms, _ = points[0]
+        # Over K the second column says how the cost compares with K times that of the fewest.
+        second = [
+            f"{ms / (first_ms * place / first):.2f}" if name == "replicates" else str(k)
+            for place, ms, k in points
+        ]
+        lines = [
+            (f"{place:g}", beside, _number(ms), _number(1e3 * ms / k, ".1f"))
+            for (place, ms, k), beside in zip(points, second)
+        ]
+        head = {"replicates": ("K", "of linear cost"), "width": ("factor", "K"), "depth": ("layers", "K")}[
+            name
+        ]
+        found.append(Table(titles[name], (*head, "ms per step", "µs per step|and replicate"), tuple(lines)))
     return found
 
 
