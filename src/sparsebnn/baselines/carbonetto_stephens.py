@@ -245,7 +245,7 @@ class CarbonettoStephens:
         f = torch.from_numpy(coefficients @ table.values.T + intercept[:, None]).unsqueeze(-1)
         if self.likelihood == "bernoulli":
             each = class_probs(f, Bernoulli())
-            return ClassPrediction(each.mean(0), entropy(each).mean(0), n_draws)
+            return ClassPrediction(each.mean(0), entropy(each).mean(0), n_draws, f.mean(0))
         between, noise = f.var(0, correction=0), self.noise_std_
         generator = np.random.default_rng([seed, 1])
         samples = f + noise * torch.from_numpy(generator.standard_normal(f.shape))
