@@ -84,9 +84,9 @@ def markdown_pairs(rows: Sequence[dict[str, Any]]) -> str:
         for key, digits in (("error", 3), ("wrong_choices", 2)):
             for kind in _KINDS:
                 own = [row for row in rows if row["kind"] == kind]
-                values = {(r["method"], r["correlation"], r["data_set"]): r[key] for r in own}
-                places = [place[1:] for place in values if place[0] == one]
-                off = np.array([values[(one, *place)] - values[(other, *place)] for place in places])
+                values = {(r["method"], (r["correlation"], r["data_set"])): r[key] for r in own}
+                places = [place for method, place in values if method == one]
+                off = np.array([values[one, place] - values[other, place] for place in places])
                 error = off.std(ddof=1) / len(off) ** 0.5
                 cells.append(f"{off.mean():+.{digits}f} ± {error:.{digits}f}")
         text.append(f"| {one} − {other} | {' | '.join(cells)} |")
