@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from sparsebnn.kernels.convolution import Shape
 
-__all__ = ["forward", "input_grad", "weight_grad"]
+__all__ = ["Tiles", "forward", "forward_tiles", "input_grad", "input_tiles", "weight_grad", "weight_tiles"]
 
 
 @triton.jit
@@ -226,9 +228,37 @@ def _tile(n: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(n)))
 
 
+class Tiles(NamedTuple):
+    """How a kernel is cut up: rows, columns and depth of a tile, warps, and stages of its pipeline."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int = 3
+
+
 def _rows_per_tile(rows: int, others: int) -> int:
     """128, or 64 where that would leave part of the device without work."""
     return 128 if triton.cdiv(rows, 128) * others >= 132 else 64
+
+
+def forward_tiles(replicates: int, batch: int, shape: Shape, last: bool) -> Tiles:
+    n = _tile(shape.o, 64)
+    m = _rows_per_tile(batch * shape.oh * shape.ow, replicates * triton.cdiv(shape.o, n))
+    depth = (32 if shape.c % 32 == 0 else 16) if last else _tile(shape.depth, 32)
+    return Tiles(m, n, depth, 8 if m * n > 4096 else 4)
+
+
+def weight_tiles(shape: Shape) -> Tiles:
+    n = _tile(shape.depth, 128)
+    return Tiles(_tile(shape.o, 64), n, 32, 8 if n > 64 else 4)
+
+
+def input_tiles(replicates: int, batch: int, shape: Shape) -> Tiles:
+    n = _tile(shape.c, 64)
+    m = _rows_per_tile(batch * shape.h * shape.w, replicates * triton.cdiv(shape.c, n))
+    return Tiles(m, n, 32 if shape.o % 32 == 0 else 16, 8 if m * n > 4096 else 4)
 
 
 def _precision() -> str:
@@ -236,57 +266,52 @@ def _precision() -> str:
 
 
 def forward(
-    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, shape: Shape, pair: bool, last: bool
-) -> tuple[Tensor, Tensor]:
-    k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
+    x: Tensor, wm: Tensor, wv: Tensor, bm: Tensor, bv: Tensor, shape: Shape, pair: bool, last: bool,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    k, b, o = x.shape[0], x.shape[1], shape.o
+    t = tiles or forward_tiles(k, b, shape, last)
     m = x.new_empty(k, b, o, shape.oh, shape.ow)
     v = torch.empty_like(m) if pair else x.new_empty(0)
-    rows, tile_n = b * shape.oh * shape.ow, _tile(o, 64)
-    tile_m = _rows_per_tile(rows, k * triton.cdiv(o, tile_n))
-    grid = (triton.cdiv(rows, tile_m), triton.cdiv(o, tile_n), k)
-    if last:
-        kernel, depth = _forward_kernel_last, 32 if c % 32 == 0 else 16
-    else:
-        kernel, depth = _forward_kernel, _tile(shape.depth, 32)
+    grid = (triton.cdiv(b * shape.oh * shape.ow, t.m), triton.cdiv(o, t.n), k)
+    kernel = _forward_kernel_last if last else _forward_kernel
     kernel[grid](
         x, wm, wv, bm, bv, m, v, b, *shape,
-        pair, bm.numel() > 0, _precision(), tile_m, tile_n, depth,
-        num_warps=8 if tile_m * tile_n > 4096 else 4, num_stages=3,
+        pair, bm.numel() > 0, _precision(), t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return m, v
 
 
 def weight_grad(
-    dm: Tensor, dv: Tensor, x: Tensor, shape: Shape, splits: int, pair: bool, bias: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dm: Tensor, dv: Tensor, x: Tensor, shape: Shape, splits: int, pair: bool, bias: bool,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     k, b, o, depth = x.shape[0], x.shape[1], shape.o, shape.depth
-    rows = b * shape.oh * shape.ow
-    tile_m, tile_n, tile_k = _tile(o, 64), _tile(depth, 128), 32
+    t = tiles or weight_tiles(shape)
+    each = triton.cdiv(triton.cdiv(b * shape.oh * shape.ow, splits), t.k) * t.k
     none = x.new_empty(0)
     gm = x.new_empty(splits, k, o, depth)
     gv = torch.empty_like(gm) if pair else none.clone()
     sm = x.new_empty(splits, k, o) if bias else none.clone()
     sv = torch.empty_like(sm) if bias and pair else none.clone()
-    grid = (triton.cdiv(o, tile_m), triton.cdiv(depth, tile_n), k * splits)
+    grid = (triton.cdiv(o, t.m), triton.cdiv(depth, t.n), k * splits)
     _weight_kernel[grid](
-        dm, dv, x, gm, gv, sm, sv, b, k, triton.cdiv(triton.cdiv(rows, splits), tile_k) * tile_k, *shape,
-        pair, bias, _precision(), tile_m, tile_n, tile_k,
-        num_warps=8 if tile_n > 64 else 4, num_stages=3,
+        dm, dv, x, gm, gv, sm, sv, b, k, each, *shape,
+        pair, bias, _precision(), t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return gm, gv, sm, sv
 
 
 def input_grad(
-    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, shape: Shape, pair: bool
-) -> Tensor:
-    k, b, c, o = x.shape[0], x.shape[1], shape.c, shape.o
+    dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, wv: Tensor, shape: Shape, pair: bool,
+    tiles: Tiles | None = None,
+) -> Tensor:  # fmt: skip
+    k, b, c = x.shape[0], x.shape[1], shape.c
+    t = tiles or input_tiles(k, b, shape)
     dx = torch.empty_like(x)
-    rows, tile_n, tile_k = b * shape.h * shape.w, _tile(c, 64), 32 if o % 32 == 0 else 16
-    tile_m = _rows_per_tile(rows, k * triton.cdiv(c, tile_n))
-    grid = (triton.cdiv(rows, tile_m), triton.cdiv(c, tile_n), k)
+    grid = (triton.cdiv(b * shape.h * shape.w, t.m), triton.cdiv(c, t.n), k)
     _input_kernel_last[grid](
         dm, dv, x, wm, wv, dx, b, *shape,
-        pair, False, _precision(), tile_m, tile_n, tile_k,
-        num_warps=8 if tile_m * tile_n > 4096 else 4, num_stages=3,
+        pair, False, _precision(), t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return dx
