@@ -36,7 +36,7 @@ def inputs(x: Tensor, cell: Cell, image_shape: tuple[int, ...]) -> Tensor:
 def probs(network: nn.Module, x: Tensor, cell: Cell, model: str, draws: int, seed: int) -> Tensor:
     """Class probabilities, averaged over draws of the whole posterior or of the median model."""
     likelihood = Categorical(cell.sizes[-1])
-    # Noise held at a time; the draws do not depend on it. A GPU is faster with few passes, a CPU with small.
+    # Noise held at a time. The draws stay the same; a GPU likes few large passes, a CPU small ones.
     memory = 1 << 30 if next(network.parameters()).device.type == "cuda" else 1 << 25
     pieces = draw_outputs(
         network, x, draws, model=model, seed=seed, batch_size=_ROWS[cell.architecture], memory=memory
