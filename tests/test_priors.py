@@ -9,10 +9,18 @@ import torch
 import torch.nn.functional as F
 from scipy import integrate, stats
 
+import sparsebnn
+from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.families import family_class
 from sparsebnn.layers import Linear
-from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.priors import (
+    EmpiricalPrior,
+    GammaPrecisionPrior,
+    GaussianPrior,
+    HierarchicalPrior,
+    SpikeSlabPrior,
+)
 
 HYPER = [(1.0, 1.0, 1.0, 1.0), (2.3, 0.7, 0.4, 3.1), (0.8, 2.5, 5.0, 0.9)]
 
@@ -249,6 +257,111 @@ DECIDES = "The family decides which weights exist, so it decides which priors ma
 )
 def test_messages(build, message):
     """Priors that make no sense, alone or for their layer, are refused with the whole message."""
+    with pytest.raises(InvalidInput) as error:
+        build()
+    assert str(error.value) == message
+
+
+# --- a prior that the posterior chooses ---------------------------------------------------------------
+
+
+def posterior(seed=0, shape=(4, 3)):
+    """Logits, stds and squared means of some weights."""
+    g = generator(seed)
+    logit, raw, mean = (torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(3))
+    return logit, torch.exp(raw - 1.0), mean**2
+
+
+def total(prior, logit, std, error):
+    return prior.kl(logit, torch.sigmoid(logit), std, error).sum()
+
+
+@pytest.mark.parametrize("per", ["layer", "input", "output"])
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_fitted_prior_is_the_one_with_the_largest_bound(per, learn):
+    """No other scale (or rate) of the same sharing gives a smaller divergence; pseudo-weights aside."""
+    logit, std, error = posterior()
+    options = {"strength": 1e-12, "inclusion_strength": 1e-12, "learn_inclusion": learn, "per": per}
+    prior = EmpiricalPrior(0.2, **options)
+    inclusion = torch.sigmoid(logit)
+    scale = prior.fitted_std(inclusion, std, error)
+    rate = prior.fitted_inclusion(inclusion)
+    best = total(prior, logit, std, error)
+    fixed = SpikeSlabPrior(rate.expand_as(logit), std=scale.expand_as(logit))
+    assert abs(float(total(fixed, logit, std, error) - best)) < 1e-10
+    shape = {"layer": (1, 1), "input": (1, 3), "output": (4, 1)}[per]
+    assert scale.shape == shape
+    for factor in (0.98, 1.02):
+        for place in range(scale.numel()):
+            other = scale.clone()
+            other.view(-1)[place] *= factor
+            worse = SpikeSlabPrior(rate.expand_as(logit), std=other.expand_as(logit))
+            assert float(total(worse, logit, std, error)) > float(best)
+            if learn:
+                other = rate.clone()
+                other.view(-1)[place] *= factor
+                worse = SpikeSlabPrior(other.expand_as(logit), std=scale.expand_as(logit))
+                assert float(total(worse, logit, std, error)) > float(best)
+
+
+def test_the_gradient_is_that_of_the_fitted_divergence():
+    """Differences of the divergence, prior refitted each time, against autograd."""
+    values = [t.requires_grad_() for t in posterior(1)]
+    prior = EmpiricalPrior(0.2, strength=1e-12, inclusion_strength=1e-12, learn_inclusion=True)
+    slopes = torch.autograd.grad(total(prior, *values), values)
+    for i, slope in enumerate(slopes):
+        for place in ((0, 0), (2, 1), (3, 2)):
+            sides = []
+            for step in (1e-5, -1e-5):
+                moved = [t.detach().clone() for t in values]
+                moved[i][place] += step
+                sides.append(float(total(prior, *moved)))
+            assert abs((sides[0] - sides[1]) / 2e-5 - float(slope[place])) < 1e-6
+
+
+def test_a_layer_without_weights_keeps_the_prior_it_was_given():
+    logit, std, error = posterior()
+    prior = EmpiricalPrior(0.3, std=0.7, learn_inclusion=True, inclusion_strength=0.5)
+    none = torch.zeros_like(logit)
+    assert abs(float(prior.fitted_std(none, std, error)) - 0.7) < 1e-12
+    assert abs(float(prior.fitted_inclusion(none)) - 0.1) < 1e-12
+    gone = torch.full_like(logit, -80.0)
+    assert bool(torch.isfinite(prior.kl(gone, torch.sigmoid(gone), std, error)).all())
+
+
+def test_pseudo_weights_by_hand():
+    """Two of four weights, squares 1 and 3: (2·0.25 + 4)/(2 + 2)."""
+    prior = EmpiricalPrior(std=0.5, strength=2.0)
+    there = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    squares = torch.tensor([[1.0, 3.0], [9.0, 9.0]], dtype=torch.float64)
+    assert abs(float(prior.fitted_std(there, 0.0 * there, squares)) ** 2 - 4.5 / 4.0) < 1e-12
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "concrete", "flow"])
+def test_networks_train_with_it(family):
+    """And their KL is the one under the fitted values."""
+    layer = sparsebnn.Linear(3, 4, family=family, prior=EmpiricalPrior(0.2), dtype=torch.float64)
+    x, y = torch.randn(20, 3, dtype=torch.float64), torch.randint(4, (20,))
+    settings = sparsebnn.Settings(epochs=2, batch_size=10)
+    run = sparsebnn.train(layer, (x, y), settings=settings, replicates=2, progress=False)
+    assert all(value == value for value in run.history[-1].loss)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: EmpiricalPrior(per="row"),
+            "The 'per' of EmpiricalPrior must be one of 'layer', 'input', 'output'. Got 'row' instead.",
+        ),
+        (
+            lambda: EmpiricalPrior(strength=0.0),
+            "The 'strength' of EmpiricalPrior must be greater than 0. Got 0.0 instead. "
+            "Without it a layer whose weights all go would have no prior left.",
+        ),
+    ],
+)
+def test_empirical_messages(build, message):
     with pytest.raises(InvalidInput) as error:
         build()
     assert str(error.value) == message

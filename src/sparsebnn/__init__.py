@@ -7,7 +7,7 @@ from sparsebnn.layers import Conv1d, Conv2d, Linear
 from sparsebnn.networks import density, initialise, lenet, mlp
 from sparsebnn.passes import collect_kl, forward_with_kl
 from sparsebnn.prediction import predict, predict_all
-from sparsebnn.priors import GaussianPrior, HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.priors import EmpiricalPrior, GaussianPrior, HierarchicalPrior, SpikeSlabPrior
 from sparsebnn.training import Settings, train
 
 __version__ = "0.1.0"
@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Conv1d",
     "Conv2d",
+    "EmpiricalPrior",
     "GaussianPrior",
     "He",
     "HierarchicalPrior",

@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_positive, check_probability, invalid
+from sparsebnn.checks import check_choice, check_positive, check_probability, invalid
 from sparsebnn.kl import gaussian_kl, spike_slab_kl
 
 __all__ = [
     "Prior",
     "GaussianPrior",
     "SpikeSlabPrior",
+    "EmpiricalPrior",
     "GammaPrecisionPrior",
     "HierarchicalPrior",
 ]
@@ -111,6 +112,85 @@ class SpikeSlabPrior(Prior):
     def spike_slab_kl(self, slab_kl: Tensor, logit: Tensor, inclusion: Tensor) -> Tensor:
         """Elementwise divergence of a spike and slab whose slabs differ by ``slab_kl``."""
         return spike_slab_kl(slab_kl, logit, inclusion, self.inclusion_logit)
+
+    def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
+        """Elementwise divergence of weights with these inclusions, slab stds and squared distances."""
+        return self.spike_slab_kl(self.slab_kl(std, squared_error), logit, inclusion)
+
+
+class EmpiricalPrior(SpikeSlabPrior):
+    r"""A spike-and-slab prior whose slab scale, and if wanted inclusion rate, the posterior chooses.
+
+    Empirical Bayes: of all priors of this form the one under which the bound is largest, in closed form
+    and anew at every step. A layer with :math:`N` weights shares
+
+    .. math::
+        \hat\sigma^2 = rac{s\,\sigma_0^2 + \sum_i 	ildelpha_i\,(	ilde\sigma_i^2 + (	ilde\mu_i-\mu)^2)}
+        {s + \sum_i 	ildelpha_i}, \qquad
+        \hatlpha = rac{c\,lpha_0 + \sum_i 	ildelpha_i}{c + N}
+
+    :math:`\sigma_0` is ``std`` and :math:`lpha_0` is ``inclusion_prob``. They count as ``strength``
+    (s) and ``inclusion_strength`` (c) weights: with every weight gone the sums would be empty, and the
+    prior is then what it was given, not what nothing taught it. The inclusion rate is learned only with
+    ``learn_inclusion``; ``inclusion_strength`` is a share of the layer's weights.
+
+    ``per`` says what shares a scale: the ``"layer"``, each ``"input"`` or each ``"output"`` (filter).
+
+    >>> prior = EmpiricalPrior(strength=1.0)
+    >>> there = torch.ones(3, 3, dtype=torch.float64)
+    >>> prior.fitted_std(inclusion=there, std=0.0 * there, squared_error=4.0 * there).item() ** 2
+    3.7
+    """
+
+    def __init__(
+        self,
+        inclusion_prob: Value = 0.1,
+        mean: Value = 0.0,
+        std: Value = 1.0,
+        *,
+        per: str = "layer",
+        strength: float = 1.0,
+        learn_inclusion: bool = False,
+        inclusion_strength: float = 0.1,
+    ) -> None:
+        super().__init__(inclusion_prob, mean, std)
+        self.per = check_choice(per, ("layer", "input", "output"), "per", "EmpiricalPrior")
+        for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength)):
+            if not value > 0.0:
+                advice = "Without it a layer whose weights all go would have no prior left."
+                raise invalid(name, "EmpiricalPrior", "greater than 0", value, advice)
+        self.strength, self.inclusion_strength = float(strength), float(inclusion_strength)
+        self.learn_inclusion = bool(learn_inclusion)
+
+    def _sum(self, t: Tensor) -> Tensor:
+        """Over the weights that share, kept in a shape that multiplies them."""
+        kept = {"layer": None, "output": 0, "input": 1}[self.per]
+        axes = [axis for axis in range(t.dim()) if axis != kept]
+        return t.sum(axes, keepdim=True)
+
+    def fitted_std(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
+        """The slab scale that the posterior asks for."""
+        squares = self.strength * self.std**2 + self._sum(inclusion * (std**2 + squared_error))
+        return torch.sqrt(squares / (self.strength + self._sum(inclusion)))
+
+    def fitted_inclusion(self, inclusion: Tensor) -> Tensor:
+        """The inclusion rate that the posterior asks for, or the one given."""
+        if not self.learn_inclusion:
+            return self.inclusion_prob
+        mean = self._sum(inclusion) / self._sum(torch.ones_like(inclusion))
+        share = self.inclusion_strength
+        return (share * self.inclusion_prob + mean) / (1.0 + share)
+
+    def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
+        """The divergence from the fitted prior.
+
+        At its optimum the bound does not change with the prior to first order, so no gradient needs to
+        pass through the fit (the pseudo-weights move the optimum a little; the gradient is that of the
+        divergence at the prior as fitted).
+        """
+        scale = self.fitted_std(inclusion, std, squared_error).detach()
+        rate = self.fitted_inclusion(inclusion).detach()
+        return spike_slab_kl(gaussian_kl(std, squared_error, scale), logit, inclusion, torch.logit(rate))
 
 
 class _Hyper(Prior):

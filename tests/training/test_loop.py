@@ -400,7 +400,7 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
         ),
         (
             {"vary": {"learning_rates.mean": [0.1]}},
-            "The 'vary' of train must be one of 'temperature', 'learning_rate'. "
+            "The 'vary' of train must be one of 'temperature', 'learning_rate', 'target_density'. "
             "Got 'learning_rates.mean' instead.",
         ),
         (

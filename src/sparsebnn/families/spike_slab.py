@@ -109,8 +109,7 @@ class SpikeSlab(Family):
 
     def _kl(self, inclusion: Tensor, std: Tensor, error: Tensor) -> Tensor:
         assert isinstance(self.prior, SpikeSlabPrior)
-        slab = self.prior.slab_kl(std, error)
-        return self.prior.spike_slab_kl(slab, self.inclusion_logit, inclusion).sum()
+        return self.prior.kl(self.inclusion_logit, inclusion, std, error).sum()
 
     def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""

@@ -19,6 +19,7 @@ from sparsebnn.checks import check_choice, invalid
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.capture import captured, compiled
+from sparsebnn.training.density import controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.settings import Settings
@@ -29,6 +30,9 @@ _log = logging.getLogger("sparsebnn")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
+# A target density is approached from the first to the second of these shares of the epochs with a free
+# structure: not before the inclusions mean something, and not so late that nothing can adapt.
+_APPROACH = (0.2, 0.8)
 State = dict[str, dict[str, Tensor]]
 
 
@@ -52,6 +56,11 @@ class Engine:
         self.groups = sorted({settings.group_of(name) for name in replicas.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
         self.device = batches.x.device
+        self.varied = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
+        self._check_vary()
+        self.targets = density_targets(replicas, settings.targets, self.varied.get("target_density"))
+        if self.targets is not None:
+            replicas.vary_own("prior.inclusion_prob")
         self.state: State = {
             **replicas.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
@@ -61,8 +70,6 @@ class Engine:
         }
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
-        self.varied = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
-        self._check_vary()
         replicas.measure(self._batch(self.state).x[0])
         check_choice(mode, ("auto", "eager", "compiled"), "mode", "train")
         self.mode = self._choose(mode)
@@ -95,7 +102,7 @@ class Engine:
 
     def _check_vary(self) -> None:
         own = [f"learning_rates.{g}" for g in self.groups if g in self.settings.learning_rates]
-        known = ["temperature", "learning_rate", *own]
+        known = ["temperature", "learning_rate", "target_density", *own]
         for name, values in self.varied.items():
             if name not in known:
                 raise invalid("vary", "train", "one of " + ", ".join(map(repr, known)), repr(name))
@@ -205,6 +212,8 @@ class Engine:
 
     def begin_epoch(self, epoch: int, position: int = 0) -> None:
         """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
+        if position == 0:
+            self._steer(epoch)
         order = self.batches.order(self.replicas.seed_tensor, epoch, self.settings.shuffle)
         self["order"].copy_(order)
         one = torch.ones(len(self.replicas), dtype=torch.float64)
@@ -221,6 +230,15 @@ class Engine:
         self["position"].fill_(position)
         if position == 0:
             self["totals"].zero_()
+
+    def _steer(self, epoch: int) -> None:
+        """Between epochs: the density's controller, and the moment the structure is fixed."""
+        start = self.settings.refit_from
+        begin, end = (share * start for share in _APPROACH)
+        if self.targets is not None and begin <= epoch < start:
+            controlled(self.replicas, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
+        if self.settings.refit and epoch == start:
+            fix_structure(self.replicas, self.targets)
 
     @torch.no_grad()
     def check(self) -> None:

@@ -84,9 +84,9 @@ def train(
 
     Every replicate starts from its own seed (``seed``, ``seed + 1``, … or the seeds given); the network
     passed in is a template and stays as it is. ``vary`` gives a hyperparameter one value per replicate:
-    ``temperature``, ``learning_rate``, ``learning_rates.<group>``, or the end of a buffer's name such as
-    ``prior.inclusion_prob``. With ``folder`` the state is saved there every ``checkpoint_seconds`` and
-    on interruption, and ``resume=True`` goes on exactly where it stopped.
+    ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
+    buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
+    ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped.
 
     >>> import sparsebnn
     >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))
@@ -102,7 +102,8 @@ def train(
     form = likelihoods.likelihood(likelihood, targets) if isinstance(likelihood, str) else likelihood
     batches = Batches.of(data, form, settings.batch_size, where, dtype)
     objective = Objective(network, form, batches.rows)
-    of_rates = {n: v for n, v in (vary or {}).items() if n == "temperature" or n.startswith("learning_rate")}
+    of_settings = ("temperature", "target_density")
+    of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
     of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
     with _memory_advice(len(seeds), settings.batch_size), matmul_precision(tf32):
         replicas = Replicas(objective, seeds, where, of_buffers)

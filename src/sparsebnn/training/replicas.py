@@ -95,6 +95,15 @@ class Replicas:
                 varied[name] = entry.to(device=like.device, dtype=like.dtype).expand(shape).contiguous()
         return varied
 
+    def vary_own(self, ending: str) -> None:
+        """Give every replicate its own copy of the buffers with that ending, at their present values."""
+        for name in [n for n in self.shared if n == ending or n.endswith(f".{ending}")]:
+            value = self.shared.pop(name)
+            self.varied[name] = value.expand(len(self), *value.shape).contiguous()
+            if len(self) == 1:
+                owner, last = _owner_of(self.objective, name)
+                owner.register_buffer(last, self.varied[name][0])
+
     def measure(self, x: Tensor) -> NoiseSize:
         """Find out how much noise a step on a batch like ``x`` takes, and remember it."""
         if len(self) > 1:

@@ -20,6 +20,7 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
+from sparsebnn.training.density import densities
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.run import Run
 
@@ -67,6 +68,8 @@ class Session:
         self.position = 0
         self._saved = time.monotonic()
         self._interrupted = False
+        # Taken before the first step: a controller moves priors while training goes on.
+        self.signature = self._signature() if self.path is not None else {}
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class Session:
         if self.path is None:
             return
         header = {
-            "signature": self._signature(),
+            "signature": self.signature,
             "epoch": self.run.epoch,
             "position": self.position,
             "history": [dataclasses.asdict(e) for e in self.run.history],
@@ -119,7 +122,7 @@ class Session:
         if not self.path.exists():
             return
         tensors, header = checkpoint.read(self.path)
-        mine = self._signature()
+        mine = self.signature
         for key, value in header["signature"].items():
             if json.loads(json.dumps(mine[key])) != value:
                 raise checkpoint.CheckpointError(
@@ -207,12 +210,11 @@ class Session:
         )
 
     def _density(self) -> list[float]:
-        logits = [p for n, p in self.engine.replicas.parameters.items() if n.endswith("inclusion_logit")]
-        if not logits:
+        replicas = self.engine.replicas
+        if not any(name.endswith("inclusion_logit") for name in replicas.parameters):
             return [1.0] * len(self.run.seeds)
-        kept = sum((torch.sigmoid(p) > 0.5).flatten(1).sum(1) for p in logits)
-        assert isinstance(kept, Tensor)
-        return (kept / sum(p[0].numel() for p in logits)).tolist()
+        kept, sizes = densities(replicas)
+        return ((kept * sizes).sum(1) / sizes.sum()).tolist()
 
     # -- trouble --------------------------------------------------------------------------------------
 

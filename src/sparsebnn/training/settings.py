@@ -10,6 +10,8 @@ from sparsebnn.training.schedules import Cosine, Schedule, schedule
 
 __all__ = ["Settings"]
 
+_LOGITS = "inclusion_logit"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -19,6 +21,11 @@ class Settings:
     for all inclusion logits, ``prior.raw_rate``, …), and ``schedules`` likewise overrides ``schedule``.
     ``temperature`` multiplies the KL (1 is the Bayes posterior), reached linearly over the first
     ``warmup`` share of the epochs.
+
+    ``target_density`` is the share of weights to keep, of the network or of each layer in turn; while
+    training goes on, the prior's inclusion odds are moved so that the density comes down to it. Over the
+    last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or those
+    with an inclusion probability above one half) and only the posterior of what is left is trained.
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
@@ -33,6 +40,8 @@ class Settings:
     temperature: float = 1.0
     warmup: float = 0.0
     shuffle: bool = True
+    target_density: float | tuple[float, ...] | None = None
+    refit: float = 0.0
 
     def __post_init__(self) -> None:
         check_count(self.epochs, "epochs", "Settings")
@@ -46,8 +55,26 @@ class Settings:
                 raise invalid(what, "Settings", "at least 0", number)
         if self.warmup > 1.0:
             raise invalid("warmup", "Settings", "a share of the epochs, from 0 to 1", self.warmup)
+        if not 0.0 <= self.refit < 1.0:
+            raise invalid("refit", "Settings", "a share of the epochs, from 0 to less than 1", self.refit)
+        for target in self.targets:
+            if not 0.0 < target <= 1.0:
+                raise invalid("target_density", "Settings", "a share of the weights, up to 1", target)
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """The target densities: none, one for the network, or one per layer."""
+        if self.target_density is None:
+            return ()
+        given = self.target_density
+        return tuple(given) if isinstance(given, tuple | list) else (given,)
+
+    @property
+    def refit_from(self) -> int:
+        """The first epoch with a fixed structure; the number of epochs if there is none."""
+        return self.epochs - round(self.refit * self.epochs)
 
     def warmth(self, epoch: int) -> float:
         """How far the warm-up has come in an epoch, up to 1."""
@@ -60,7 +87,8 @@ class Settings:
 
     def group_of(self, parameter: str) -> str:
         """The longest ending among the groups that fits a parameter's name; '' for the rest."""
-        endings = [e for e in {*self.learning_rates, *self.schedules} if parameter.endswith(e)]
+        own = {*self.learning_rates, *self.schedules, *([_LOGITS] if self.refit else [])}
+        endings = [ending for ending in own if parameter.endswith(ending)]
         return max(endings, key=len, default="")
 
     def base_rate(self, group: str) -> float:
@@ -69,7 +97,12 @@ class Settings:
 
     def rate_factor(self, group: str, epoch: int) -> float:
         """What a group's schedule makes of its rate in an epoch."""
-        return schedule(self.schedules.get(group, self.schedule)).factor(epoch, self.epochs)
+        start = self.refit_from
+        if epoch < start:
+            return schedule(self.schedules.get(group, self.schedule)).factor(epoch, start)
+        if group.endswith(_LOGITS):
+            return 0.0
+        return Cosine().factor(epoch - start, self.epochs - start)
 
     def rate(self, group: str, epoch: int) -> float:
         """The learning rate of a group of parameters in an epoch."""

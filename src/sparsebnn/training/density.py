@@ -1,0 +1,128 @@
+"""How dense the replicates are, the controller that brings them to a target, and the structure fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparsebnn.checks import invalid
+from sparsebnn.training.replicas import Replicas
+
+__all__ = ["controlled", "densities", "density_targets", "fix_structure"]
+
+_LOGITS = "inclusion_logit"
+_PRIOR = "prior.inclusion_prob"
+# Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
+# overflows on the way there.
+_CERTAIN = 30.0
+# Prior log odds stay within these bounds.
+_ODDS = (-60.0, 12.0)
+
+
+def _logits(replicas: Replicas) -> dict[str, Tensor]:
+    return {name: p for name, p in replicas.parameters.items() if name.endswith(_LOGITS)}
+
+
+def density_targets(replicas: Replicas, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
+    """Target densities ``(K, 1 or layers)``: those that vary over replicates, else those given, if any."""
+    if varied is None and not given:
+        return None
+    layers = _logits(replicas)
+    if not layers:
+        expected = "used with weights that can be excluded"
+        advice = "Choose the family 'spike_slab', 'flow' or 'concrete'."
+        raise invalid("target_density", "train", expected, "a network without", advice)
+    for name in layers:
+        prior = name.removesuffix(_LOGITS) + _PRIOR
+        if prior not in replicas.shared and prior not in replicas.varied:
+            advice = "Choose a SpikeSlabPrior or an EmpiricalPrior."
+            expected = "used with a prior inclusion probability that can be moved"
+            raise invalid("target_density", "train", expected, f"another prior at {name}", advice)
+    if varied is not None:
+        if not bool(((varied > 0.0) & (varied <= 1.0)).all()):
+            expected = "shares of the weights, up to 1"
+            raise invalid("vary[target_density]", "train", expected, varied.tolist())
+        return varied.unsqueeze(1)
+    if len(given) not in (1, len(layers)):
+        expected = f"one number, or one per layer with inclusions ({len(layers)})"
+        raise invalid("target_density", "train", expected, f"{len(given)} numbers")
+    return torch.tensor(given, dtype=torch.float64).expand(len(replicas), -1)
+
+
+@torch.no_grad()
+def densities(replicas: Replicas) -> tuple[Tensor, Tensor]:
+    """Share of weights with an inclusion probability above one half, ``(K, layers)``, and layer sizes."""
+    logits = _logits(replicas).values()
+    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in logits], 1)
+    return kept, torch.tensor([p[0].numel() for p in logits], dtype=torch.float64, device=kept.device)
+
+
+@torch.no_grad()
+def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
+    r"""Move the prior's log odds so that densities follow their way down to ``targets`` ``(K, 1 or layers)``.
+
+    The wanted density of the moment is :math:`d^\star = \text{target}^{\,\text{progress}}`, from 1 at
+    progress 0. With :math:`c` the logit that a share :math:`d^\star` of the weights exceeds,
+
+    .. math::
+        \operatorname{logit}\alpha \leftarrow \operatorname{logit}\alpha - c, \qquad
+        \tilde\lambda_i \leftarrow \tilde\lambda_i - c .
+
+    At the optimum of the bound a weight's inclusion logit is the prior's log odds plus what the weight is
+    worth, so a change of the odds moves every logit's optimum by just that much, and the logits are put
+    there instead of walking. The odds of a whole network move together; with one target per layer each
+    layer has its own.
+    """
+    logits = _logits(replicas)
+    wanted = targets.double() ** min(1.0, max(0.0, progress))
+    if targets.shape[1] == 1:
+        flat = torch.cat([p.flatten(1) for p in logits.values()], 1)
+        shifts = [_exceeded_by(flat, wanted[:, 0])] * len(logits)
+    else:
+        shifts = [_exceeded_by(p.flatten(1), wanted[:, i]) for i, p in enumerate(logits.values())]
+    for (name, p), shift in zip(logits.items(), shifts):
+        p.sub_(shift.reshape(-1, *[1] * (p.dim() - 1)).to(p))
+        prior = replicas.varied[name.removesuffix(_LOGITS) + _PRIOR]
+        odds = torch.logit(prior.double()) - shift.reshape(-1, *[1] * (prior.dim() - 1)).double()
+        prior.copy_(torch.sigmoid(odds.clamp(*_ODDS)))
+
+
+def _exceeded_by(values: Tensor, shares: Tensor) -> Tensor:
+    """For each row, a value that the given share of its entries exceeds."""
+    ordered = values.sort(dim=1, descending=True).values
+    count = (shares.to(values.device) * values.shape[1]).round().clamp(1, values.shape[1]).long()
+    last_kept = ordered.gather(1, count[:, None] - 1)
+    first_gone = ordered.gather(1, count[:, None].clamp_max(values.shape[1] - 1))
+    # With everything kept there is nothing to move.
+    return torch.where(count[:, None] == values.shape[1], 0.0, 0.5 * (last_kept + first_gone)).squeeze(1)
+
+
+@torch.no_grad()
+def fix_structure(replicas: Replicas, targets: Tensor | None) -> None:
+    """Decide which weights are there: those of the target density, or those more likely there than not."""
+    logits = _logits(replicas)
+    if targets is None:
+        keep = {name: p > 0 for name, p in logits.items()}
+    elif targets.shape[1] == 1:
+        flat = torch.cat([p.flatten(1) for p in logits.values()], 1)
+        chosen = _top(flat, targets[:, 0])
+        parts = chosen.split([p[0].numel() for p in logits.values()], 1)
+        keep = {name: part.view_as(p) for (name, p), part in zip(logits.items(), parts)}
+    else:
+        keep = {
+            name: _top(p.flatten(1), targets[:, i]).view_as(p) for i, (name, p) in enumerate(logits.items())
+        }
+    for name, p in logits.items():
+        p.copy_(torch.where(keep[name], _CERTAIN, -_CERTAIN).to(p))
+
+
+def _top(values: Tensor, shares: Tensor) -> Tensor:
+    """For each row, whether an entry is among the given share of largest ones (at least one)."""
+    count = (shares.to(values.device) * values.shape[1]).round().clamp(1, values.shape[1]).long()
+    order = values.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(values.shape[1], device=order.device).expand_as(order)
+    )
+    return rank < count[:, None]

@@ -1,0 +1,212 @@
+"""density.py: the target is reached, the structure stays fixed, and neither is lost by an interruption."""
+
+import pytest
+import torch
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.training import Callback, Settings
+from sparsebnn.training.density import controlled, densities, fix_structure
+from training.runs import fit, make_data, make_network, parameters, same
+
+LOGITS = "inclusion_logit"
+SETTINGS = Settings(
+    epochs=20, batch_size=8, learning_rate=1e-2, learning_rates={LOGITS: 0.1}, target_density=0.25, refit=0.25
+)
+
+
+class Halt(Exception):
+    """What stops a run from within."""
+
+
+class Stop(Callback):
+    """Stops after so many checkpoints."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def on_checkpoint(self, run, path):
+        self.left -= 1
+        if not self.left:
+            raise Halt
+
+
+def logits_of(run):
+    return {n: p for n, p in run.replicas.parameters.items() if n.endswith(LOGITS)}
+
+
+def kept(run):
+    """Densities of the network and of each layer, per replicate."""
+    share, sizes = densities(run.replicas)
+    return (share * sizes).sum(1) / sizes.sum(), share
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "concrete", "flow"])
+def test_the_controller_reaches_the_target_without_fixing_anything(family):
+    """The whole network within a tenth of its target, or one weight, after the last epoch."""
+    settings = Settings(epochs=20, batch_size=8, learning_rates={LOGITS: 0.05}, target_density=0.2)
+    network = make_network(family=family)
+    run = fit(network, make_data(), settings, replicates=3)
+    weights = sum(p[0].numel() for p in logits_of(run).values())
+    share, _ = kept(run)
+    assert float((share - 0.2).abs().max()) <= max(0.02, 1.0 / weights)
+    assert all(abs(d - 0.2) <= max(0.02, 1.0 / weights) for d in run.history[-1].density)
+
+
+def test_one_target_per_layer():
+    settings = Settings(epochs=20, batch_size=8, target_density=(0.5, 0.2), refit=0.2)
+    run = fit(make_network(), make_data(), settings)
+    _, share = kept(run)
+    sizes = [p[0].numel() for p in logits_of(run).values()]
+    assert share[0].tolist() == [round(0.5 * sizes[0]) / sizes[0], round(0.2 * sizes[1]) / sizes[1]]
+
+
+def test_targets_along_the_replicates():
+    """Each replicate its own, as one program; replicate k as it is alone."""
+    settings = Settings(epochs=10, batch_size=8, learning_rates={LOGITS: 0.05}, refit=0.2)
+    targets = [0.1, 0.3, 1.0]
+    run = fit(make_network(), make_data(), settings, replicates=3, vary={"target_density": targets})
+    weights = sum(p[0].numel() for p in logits_of(run).values())
+    share, _ = kept(run)
+    assert share.tolist() == [round(t * weights) / weights for t in targets]
+    alone = fit(make_network(), make_data(), settings, replicates=[1], vary={"target_density": targets[1:2]})
+    for name, p in alone.replicas.parameters.items():
+        assert float((p[0] - run.replicas.parameters[name][1]).abs().max()) < 1e-10
+
+
+def test_logits_and_odds_move_by_the_same_number():
+    """What the docstring says, from the values: one c per replicate, and the wanted share above zero."""
+    run = fit(make_network(), make_data(), Settings(epochs=2, batch_size=8), replicates=2)
+    replicas = run.replicas
+    replicas.vary_own("prior.inclusion_prob")
+    before = {n: p.clone() for n, p in {**logits_of(run), **replicas.varied}.items()}
+    controlled(replicas, torch.tensor([[0.3], [0.6]]), progress=0.5)
+    share, _ = kept(run)
+    weights = sum(p[0].numel() for p in logits_of(run).values())
+    wanted = torch.tensor([0.3, 0.6], dtype=torch.float64) ** 0.5
+    assert float((share - wanted).abs().max()) <= 0.5 / weights
+    moves = [(before[n] - p).flatten(1) for n, p in logits_of(run).items()]
+    for k in range(2):
+        c = float(moves[0][k, 0])
+        assert all(torch.allclose(m[k], torch.tensor(c, dtype=m.dtype), atol=1e-6) for m in moves)
+        for name, now in replicas.varied.items():
+            odds = torch.logit(before[name][k]) - torch.logit(now[k])
+            assert abs(float(odds) - c) < 1e-6
+
+
+def test_the_structure_is_fixed_for_the_refit():
+    """In the last epochs logits stand still, at certainty; the slabs go on; averaging is the median model."""
+    seen = []
+
+    class Watch(Callback):
+        def on_epoch_end(self, run, epoch):
+            seen.append(parameters(run))
+
+    x, y = make_data()
+    run = fit(make_network(), (x, y), SETTINGS, replicates=2, callbacks=[Watch()])
+    start = SETTINGS.refit_from
+    assert start == 15
+    for name, last in seen[-1].items():
+        if name.endswith(LOGITS):
+            assert torch.equal(last, seen[start][name])
+            assert set(last.unique().tolist()) == {-30.0, 30.0}
+            assert not torch.equal(seen[start][name], seen[start - 1][name])
+        elif "weights.mean" in name:
+            assert not torch.equal(last, seen[start][name])
+    ours = [
+        sparsebnn.predict(run.networks[0], x, run.likelihood, 4000, model=model, draws="weights").probs
+        for model in ("average", "median")
+    ]
+    # The same weights are there in every draw; the draws differ, so this is a Monte Carlo comparison.
+    spread = (0.25 / 4000) ** 0.5
+    assert float((ours[0] - ours[1]).abs().max()) < 4 * 2**0.5 * spread
+
+
+def test_without_a_target_the_median_model_is_what_stays():
+    replicas = fit(make_network(), make_data(), Settings(epochs=3, batch_size=8), replicates=2).replicas
+    before = {n: p > 0 for n, p in replicas.parameters.items() if n.endswith(LOGITS)}
+    fix_structure(replicas, None)
+    assert all(torch.equal(replicas.parameters[n] > 0, chosen) for n, chosen in before.items())
+
+
+@pytest.mark.parametrize("checkpoints", [10, 18, 45, 46, 50])
+def test_interrupted_runs_end_the_same(tmp_path, checkpoints):
+    """Stopped in the approach, right before the structure is fixed, and after it."""
+    data, network = make_data(), make_network()
+    whole = fit(network, data, SETTINGS, replicates=2)
+    options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        fit(network, data, SETTINGS, callbacks=[Stop(checkpoints)], **options)
+    run = fit(network, data, SETTINGS, resume=True, **options)
+    assert same(parameters(run), parameters(whole))
+    assert same(run.replicas.varied, whole.replicas.varied)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_compiled_is_eager(k):
+    """The controller changes tensors that the compiled step reads."""
+    settings = Settings(epochs=5, batch_size=8, learning_rates={LOGITS: 0.05}, target_density=0.3, refit=0.4)
+    runs = [
+        fit(make_network(dtype=torch.float64), make_data(), settings, replicates=k, mode=mode)
+        for mode in ("eager", "compiled")
+    ]
+    for name, p in runs[0].replicas.parameters.items():
+        assert float((p - runs[1].replicas.parameters[name]).abs().max()) < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            lambda: Settings(target_density=0.0),
+            "The 'target_density' of Settings must be a share of the weights, up to 1. Got 0.0 instead.",
+        ),
+        (
+            lambda: Settings(target_density=(0.5, 1.5)),
+            "The 'target_density' of Settings must be a share of the weights, up to 1. Got 1.5 instead.",
+        ),
+        (
+            lambda: Settings(refit=1.0),
+            "The 'refit' of Settings must be a share of the epochs, from 0 to less than 1. Got 1.0 instead.",
+        ),
+        (
+            lambda: fit(make_network(), make_data(), Settings(target_density=(0.1, 0.1, 0.1))),
+            "The 'target_density' of train must be one number, or one per layer with inclusions (2). "
+            "Got 3 numbers instead.",
+        ),
+        (
+            lambda: fit(make_network(family="gaussian"), make_data(), Settings(target_density=0.1)),
+            "The 'target_density' of train must be used with weights that can be excluded. "
+            "Got a network without instead. Choose the family 'spike_slab', 'flow' or 'concrete'.",
+        ),
+        (
+            lambda: fit(
+                make_network(family="concrete", prior=sparsebnn.HierarchicalPrior()),
+                make_data(),
+                Settings(target_density=0.1),
+            ),
+            "The 'target_density' of train must be used with a prior inclusion probability that can be "
+            "moved. Got another prior at network.0.weights.inclusion_logit instead. "
+            "Choose a SpikeSlabPrior or an EmpiricalPrior.",
+        ),
+        (
+            lambda: fit(make_network(), make_data(), Settings(), vary={"target_density": [2.0]}),
+            "The 'vary[target_density]' of train must be shares of the weights, up to 1. Got [2.0] instead.",
+        ),
+    ],
+)
+def test_messages(settings, message):
+    with pytest.raises(InvalidInput) as error:
+        settings()
+    assert str(error.value) == message
+
+
+def test_ties_are_broken_by_place():
+    """Logits that are all alike: the first of them stay, and as many as wanted."""
+    run = fit(make_network(), make_data(), Settings(epochs=1, batch_size=8), replicates=2)
+    for p in logits_of(run).values():
+        p.fill_(1.0)
+    fix_structure(run.replicas, torch.tensor([[0.5], [0.25]]))
+    weights = sum(p[0].numel() for p in logits_of(run).values())
+    share, _ = kept(run)
+    assert share.tolist() == [round(0.5 * weights) / weights, round(0.25 * weights) / weights]
