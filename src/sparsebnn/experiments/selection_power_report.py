@@ -80,6 +80,8 @@ def draw(rows: Sequence[dict[str, Any]], nonzero: Sequence[bool], path: Path) ->
             axis.set_xticks(range(len(sizes)), sizes)
             axis.set_ylabel(key.upper() if column == 0 else "")
             _tidy(axis)
+            if key == "fpr":
+                axis.set_ylim(-0.01, max(0.2, 1.3 * max(row["fpr"] for row in rows)))
         axes[0][column].set_title(f"correlations × {correlation:g}", fontsize=10)
         axes[1][column].set_xlabel("rows")
         _power(axes[2][column], [row for row in own if row["rows"] == sizes[-1]], nonzero)

@@ -75,6 +75,10 @@ _PAIRS = (
 )
 
 
+def _place(row: dict[str, Any]) -> tuple[float, int]:
+    return row["correlation"], row["data_set"]
+
+
 def markdown_pairs(rows: Sequence[dict[str, Any]]) -> str:
     """Differences between two methods on the same data sets, over all correlations: mean ± standard error."""
     text = ["| | distance, linear | distance, logistic | wrong choices, linear | wrong choices, logistic |"]
@@ -84,9 +88,8 @@ def markdown_pairs(rows: Sequence[dict[str, Any]]) -> str:
         for key, digits in (("error", 3), ("wrong_choices", 2)):
             for kind in _KINDS:
                 own = [row for row in rows if row["kind"] == kind]
-                values = {(r["method"], (r["correlation"], r["data_set"])): r[key] for r in own}
-                places = [place for method, place in values if method == one]
-                off = np.array([values[one, place] - values[other, place] for place in places])
+                ours, theirs = ({_place(r): r[key] for r in own if r["method"] == m} for m in (one, other))
+                off = np.array([value - theirs[place] for place, value in ours.items()])
                 error = off.std(ddof=1) / len(off) ** 0.5
                 cells.append(f"{off.mean():+.{digits}f} ± {error:.{digits}f}")
         text.append(f"| {one} − {other} | {' | '.join(cells)} |")
