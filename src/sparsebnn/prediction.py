@@ -34,11 +34,14 @@ class ClassPrediction:
 
     ``entropy`` is the total uncertainty; ``expected_entropy`` the part that stays if the weights were
     known (aleatoric); ``mutual_information`` their difference (epistemic). All in nats.
+    ``outputs`` are the network's outputs averaged over draws, before any softmax, and ``max_output``
+    the largest of each row: the maximum model-averaged pre-activation.
     """
 
     probs: Tensor
     expected_entropy: Tensor
     n_draws: int
+    outputs: Tensor
 
     @property
     def labels(self) -> Tensor:
@@ -51,6 +54,10 @@ class ClassPrediction:
     @property
     def mutual_information(self) -> Tensor:
         return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    @property
+    def max_output(self) -> Tensor:
+        return self.outputs.max(-1).values
 
 
 @dataclass(frozen=True)
@@ -164,12 +171,13 @@ def predict(
     pieces = draw_outputs(network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size)
     if isinstance(likelihood, Gaussian):
         return _real(pieces, likelihood, n_draws, seed)
-    probs, expected = [], []
+    probs, expected, averaged = [], [], []
     for _, outputs in pieces:
         each = class_probs(outputs, likelihood)
         probs.append(each.mean(0))
         expected.append(entropy(each).mean(0))
-    return ClassPrediction(torch.cat(probs), torch.cat(expected), n_draws)
+        averaged.append(outputs.mean(0))
+    return ClassPrediction(torch.cat(probs), torch.cat(expected), n_draws, torch.cat(averaged))
 
 
 def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:

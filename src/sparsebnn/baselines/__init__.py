@@ -1,0 +1,1 @@
+"""What a sparse Bayesian network is measured against; trained by ``train``, read by ``predict``."""
