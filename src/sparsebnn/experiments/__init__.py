@@ -10,4 +10,5 @@ STUDIES: dict[str, str] = {
     "bound": "Trained ELBOs against exact evidence, on problems small enough to enumerate.",
     "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
+    "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
 }
