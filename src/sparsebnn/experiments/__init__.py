@@ -11,4 +11,5 @@ STUDIES: dict[str, str] = {
     "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
     "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
+    "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
 }

@@ -60,7 +60,7 @@ class Spec:
     @classmethod
     def quick(cls, seed: int = 0) -> Spec:
         """Small networks, few steps, two replicates: everything runs, nothing is learned well."""
-        small = {"hidden": 20, "grid": 7, "outer": 7, "steps": 20, "structure_epochs": 5}
+        small = {"hidden": 12, "grid": 7, "outer": 7, "steps": 4, "structure_epochs": 2}
         return cls((10, 20), (40, 20), replicates=2, seed=seed, **small)
 
 

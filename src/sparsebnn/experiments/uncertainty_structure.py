@@ -38,7 +38,7 @@ def structure(epochs: int, seed: int) -> dict[str, np.ndarray]:
         network = _train(family, options, x, problem.y, epochs, seed)
         pair, draws = _two_weights(network, seed)
         found[f"structure/{family}/pair"] = np.array(pair)
-        found[f"structure/{family}/draws"] = draws.numpy()
+        found[f"structure/{family}/draws"] = draws.double().numpy()
         if family == "flow":
             probs = predict(network, x_test, Categorical(5), 100, model="median").probs  # type: ignore[union-attr]
             found["structure/accuracy"] = np.array(accuracy(probs, problem.y_test))
