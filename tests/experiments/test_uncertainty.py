@@ -206,3 +206,14 @@ def test_the_page_says_what_the_results_say():
     record = json.loads(results.read_text(encoding="utf-8"))
     for line in markdown(record):
         assert line in text
+
+
+def test_settings_are_chosen_by_the_training_objective(tmp_path):
+    from sparsebnn.experiments import uncertainty_settings
+
+    assert uncertainty_settings.main(["--quick", "--out", str(tmp_path)]) == 0
+    path = tmp_path / "results/uncertainty_settings/uncertainty_settings.json"
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["method"] for row in rows] == ["lrt", "plain"]
+    # Five classes, fifty rows, hardly any training: about 50 log 5 nats for the network of plain weights.
+    assert rows[1]["objective"][0] == pytest.approx(-50 * math.log(5.0), rel=0.1)

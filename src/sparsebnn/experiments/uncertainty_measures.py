@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +167,7 @@ def _curves(found: ClassPrediction, labels: Tensor, blocks: int = 100) -> dict[s
 # -- intervals over replicates --------------------------------------------------------------------------
 
 
+@functools.cache
 def t_quantile(freedom: int, level: float = 0.95) -> float:
     """The two-sided quantile of Student's t, from its density.
 
