@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from sparsebnn.checks import InvalidInput
 from sparsebnn.data.clusters import five_clusters
 from sparsebnn.experiments import uncertainty, uncertainty_figures
 from sparsebnn.experiments.uncertainty import Spec, cell, problems
@@ -60,12 +61,34 @@ def test_the_record(folder):
 def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(uncertainty, "run", None)  # whoever trains now, fails
+    page = folder / "docs/uncertainty.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("Before.\n\n<!-- tables -->\nstale\n<!-- end of tables -->\n\nAfter.\n")
     assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
     drawn = sorted(path.name for path in (folder / "docs/images").glob("*.png"))
     numbers = ("1", "2", "5", "6", "7", "9", "9_early", "10")
     expected = {f"uncertainty_figure_{n}.png" for n in numbers} | {"uncertainty_reliability.png"}
     assert set(drawn) == expected
     assert "| LBBNN-FLOW |" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.startswith("Before.")
+    assert text.endswith("After.\n")
+    assert "stale" not in text
+    assert "| LBBNN-FLOW |" in text
+
+
+def test_messages(tmp_path):
+    with pytest.raises(InvalidInput) as error:
+        uncertainty.main(["--out", str(tmp_path), "--figures-only"])
+    assert str(error.value) == (
+        "The 'out' of uncertainty must be a folder with results/uncertainty in it. "
+        f"Got {str(tmp_path)!r} instead. Run the study first, without --figures-only."
+    )
+    with pytest.raises(InvalidInput) as error:
+        uncertainty.main(["--out", str(tmp_path), "--workers", "0"])
+    assert str(error.value) == (
+        "The 'workers' of uncertainty must be a whole number of at least 1. Got 0 instead."
+    )
 
 
 def test_workers_do_not_change_results():

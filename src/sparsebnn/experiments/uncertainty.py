@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsebnn.checks import check_count, invalid
 from sparsebnn.data.clusters import five_clusters
 from sparsebnn.experiments.provenance import Study, rounded
 from sparsebnn.experiments.uncertainty_measures import Problem, judge, lattice
 from sparsebnn.experiments.uncertainty_methods import METHODS, Method, fit
-from sparsebnn.experiments.uncertainty_report import show, summary
+from sparsebnn.experiments.uncertainty_report import fill, show, summary
 from sparsebnn.experiments.uncertainty_structure import structure
 from sparsebnn.metrics import entropy
 
@@ -193,10 +194,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
-    parser.add_argument("--figures-only", action="store_true", help="figures from the saved results")
+    parser.add_argument("--figures-only", action="store_true", help="from the saved results, no training")
     given = parser.parse_args(argv)
     if given.out is None:
         given.out = Path("runs") if given.quick else Path(".")
+    check_count(given.workers, "workers", "uncertainty")
+    if given.figures_only and not (given.out / "results" / "uncertainty" / "uncertainty.json").exists():
+        expected = "a folder with results/uncertainty in it"
+        advice = "Run the study first, without --figures-only."
+        raise invalid("out", "uncertainty", expected, repr(str(given.out)), advice)
     return given
 
 
@@ -225,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     record = json.loads((folder / "uncertainty.json").read_text(encoding="utf-8"))
     show(record)
+    fill(Path(given.out) / "docs" / "uncertainty.md", record)
     try:
         from sparsebnn.experiments import uncertainty_figures
 
