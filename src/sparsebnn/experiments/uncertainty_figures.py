@@ -123,22 +123,23 @@ def _band(axis: Any, x: np.ndarray, values: np.ndarray, method: str, label: str)
 def _by_certainty(plt: Any, arrays: Arrays, methods: list[str], size: int) -> Any:
     """Figure 9: from the most to the least certain test rows, by entropy, a hundredth at a time."""
     panels = (
-        ("cumulative_accuracy", "accuracy of all rows up to here"),
-        ("block_accuracy", "accuracy of each hundredth"),
-        ("sorted_entropy", "entropy, sorted"),
-        ("sorted_max_prob", "maximum probability, sorted"),
+        ("cumulative_accuracy", "accuracy of all rows up to here", 1.0),
+        ("block_accuracy", "accuracy of each hundredth", 1.0),
+        ("sorted_entropy", "entropy, sorted, nats", _MOST),
+        ("sorted_max_prob", "maximum probability, sorted", 1.0),
     )
     figure, axes = plt.subplots(2, 2, figsize=(7.2, 4.6), sharex=True)
-    for axis, (name, title) in zip(axes.flat, panels):
+    for axis, (name, title, most) in zip(axes.flat, panels):
         for method in methods:
             values = arrays[f"{method}/{size}/{name}"]
             share = (np.arange(values.shape[1]) + 1.0) / values.shape[1]
             _band(axis, share, values, method, LABELS[method])
         axis.set_title(title)
+        axis.set_ylim(0.0, 1.02 * most)
     for axis in axes[1]:
         axis.set_xlabel("share of test rows, most certain first")
     axes[1, 1].axhline(0.5, color="0.6", linewidth=0.8)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(methods))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
