@@ -156,6 +156,7 @@ def run(
         for size in spec.per_class
         if not method.early or size == spec.per_class[0]
     ]
+    jobs.sort(key=lambda job: job[0].family != "flow")
     rows: list[dict[str, Any]] = []
     arrays = truths(spec)
     for more, curves in _results(jobs, spec, workers):
