@@ -1,4 +1,4 @@
-"""Other people's methods, written anew, with the same verbs: fit, predict, inclusion."""
+"""What a sparse Bayesian network is measured against; one module each, with the same verbs."""
 
 from sparsebnn.baselines.carbonetto_stephens import CarbonettoStephens
 

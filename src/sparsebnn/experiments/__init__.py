@@ -19,4 +19,6 @@ STUDIES: dict[str, str] = {
     "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones.",
     "selection_fdr": "Choices by Bayesian FDR: the realised rate against the one asked for.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
+    "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
+    "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
 }

@@ -1,0 +1,159 @@
+"""The methods of the study of predictive uncertainty: their networks, how they start, how they train.
+
+One hidden layer; the two inputs are coordinates, the five outputs classes. Settings were chosen on the
+training objective alone (the bound; for dropout and the deterministic network the likelihood), see
+``docs/uncertainty.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.baselines.deterministic import plain_mlp
+from sparsebnn.baselines.ensemble import predict_ensemble
+from sparsebnn.initial import Initial, Normal, Uniform
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import mlp
+from sparsebnn.prediction import ClassPrediction, predict
+from sparsebnn.priors import SpikeSlabPrior
+from sparsebnn.training import Run, Settings, train
+
+__all__ = ["BAYESIAN", "EARLY", "METHODS", "Method", "OwnRows", "fit"]
+
+CLASSES = 5
+LIKELIHOOD = Categorical(CLASSES)
+# Near the prior, where the bound's optimum leaves most weights: from sharp weights Adam needs hundreds of
+# steps to get there.
+_START = Initial(
+    mean=Normal(0.0, 0.1),
+    raw_std=Normal(0.0, 0.1),
+    inclusion_logit=Uniform(-2.0, -1.0),
+    bias_raw_std=Normal(0.0, 0.1),
+)
+# As the paper's networks for images start: sharp weights, most inclusions decided.
+_SHARP = Initial(
+    mean=Uniform(-0.2, 0.2),
+    raw_std=Normal(-9.0, 0.1),
+    inclusion_logit=Uniform(-15.0, 10.0),
+    bias_mean=Uniform(-0.2, 0.2),
+    bias_raw_std=Normal(-9.0, 1.0),
+    z0_mean=Normal(0.0, 1.0),
+    z0_log_var=Normal(-9.0, 1.0),
+    auxiliary=Normal(0.0, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to be uncertain. ``members`` networks make one predictor.
+
+    ``early`` starts from sharp weights and stops long before the bound's optimum, at the smallest size
+    only: what a network is like that was trained so.
+    """
+
+    key: str
+    label: str
+    family: str
+    rate: float
+    steps: int
+    rates: Mapping[str, float] = field(default_factory=dict)
+    members: int = 1
+    draws: bool = True
+    dropout: float = 0.0
+    early: bool = False
+
+    def network(self, hidden: int) -> nn.Module:
+        """An untrained network of this method."""
+        sizes = [2, hidden, CLASSES]
+        if self.family == "point":
+            return plain_mlp(sizes, dropout=self.dropout)
+        start = _SHARP if self.early else _START
+        if self.family == "gaussian":
+            return mlp(sizes, family="gaussian", initial=start)
+        if self.early and self.family == "flow":
+            start = replace(start, mean=Uniform(-0.01, 0.01))
+        flow = {"hidden": (50, 50), "length": 2} if self.family == "flow" else None
+        prior = SpikeSlabPrior(0.5)
+        return mlp(sizes, family=self.family, prior=prior, initial=start, family_options=flow)
+
+    def settings(self, rows: int, batch_size: int, steps: int | None = None) -> Settings:
+        """As many epochs as give the method's number of steps on that many rows."""
+        per_epoch = -(-rows // min(batch_size, rows))
+        epochs = max(1, (steps or self.steps) // per_epoch)
+        return Settings(
+            epochs=epochs, batch_size=batch_size, learning_rate=self.rate, learning_rates=self.rates
+        )
+
+    def predict(self, networks: Sequence[nn.Module], x: Tensor, n_draws: int, seed: int) -> ClassPrediction:
+        """The predictive distribution of one predictor, all its members."""
+        if self.members > 1:
+            return predict_ensemble(networks, x.float(), LIKELIHOOD, 1, seed=seed)
+        n_draws = n_draws if self.draws else 1
+        # Batches that stay in the processor's cache are five times as fast as large ones.
+        batch_size = max(8, 1280 // n_draws)
+        found = predict(networks[0], x.float(), LIKELIHOOD, n_draws, seed=seed, batch_size=batch_size)
+        assert isinstance(found, ClassPrediction)
+        return found
+
+
+# What makes z moves slower than the weights: at their rate the flow's bound does not settle.
+_SLOW = dict.fromkeys(
+    ("z0_mean", "z0_log_var", "auxiliary_direction", "auxiliary_mean", "auxiliary_log_var"), 1e-2
+)
+_FLOW_RATES = {"weight": 1e-3, "bias": 1e-3, **_SLOW}
+METHODS = (
+    Method("flow", "LBBNN-FLOW", "flow", 0.05, 1000, _FLOW_RATES),
+    Method("lrt", "LBBNN-LRT", "spike_slab", 0.1, 1500),
+    Method("dense", "dense BNN", "gaussian", 0.1, 1500),
+    Method("dropout", "MC dropout", "point", 0.01, 1000, dropout=0.5),
+    Method("ensemble", "deep ensemble", "point", 0.01, 500, members=10),
+    Method("plain", "deterministic", "point", 0.01, 500, draws=False),
+    Method("flow_early", "LBBNN-FLOW, early", "flow", 0.01, 250, _FLOW_RATES, early=True),
+    Method("lrt_early", "LBBNN-LRT, early", "spike_slab", 0.01, 250, early=True),
+    Method("dense_early", "dense BNN, early", "gaussian", 0.01, 250, early=True),
+)
+BAYESIAN = ("lrt", "flow", "dense")
+EARLY = tuple(f"{key}_early" for key in BAYESIAN)
+
+
+class OwnRows(nn.Module):
+    """A network on a data set of its own: what comes in are row numbers.
+
+    The rows are a buffer, and buffers may differ between replicates: so replicates with different data
+    sets (and the same labels, row by row) train as one program.
+    """
+
+    inputs: Tensor
+
+    def __init__(self, network: nn.Module, inputs: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("inputs", inputs)
+
+    def forward(self, number: Tensor) -> Tensor:
+        return self.network(self.inputs.index_select(0, number[:, 0].long()))
+
+
+def fit(
+    method: Method, inputs: Tensor, labels: Tensor, hidden: int, batch_size: int, seed: int, steps: int | None
+) -> tuple[list[list[nn.Module]], Run]:
+    """Train on every data set, ``inputs`` of shape (data sets, rows, 2): a list of members for each."""
+    sets, rows = inputs.shape[:2]
+    each = inputs.float().repeat_interleave(method.members, dim=0)
+    run = train(
+        OwnRows(method.network(hidden), each[0]),
+        (torch.arange(rows, dtype=torch.float32).unsqueeze(1), labels),
+        likelihood=LIKELIHOOD,
+        settings=method.settings(rows, batch_size, steps),
+        replicates=list(range(seed, seed + sets * method.members)),
+        vary={"inputs": each},
+        device="cpu",
+        mode="eager",
+        progress=False,
+    )
+    trained = [net.network for net in run.networks if isinstance(net, OwnRows)]
+    return [trained[k * method.members : (k + 1) * method.members] for k in range(sets)], run
