@@ -6,8 +6,8 @@ from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
 from sparsebnn.networks import density, initialise, lenet, mlp
 from sparsebnn.passes import collect_kl, forward_with_kl
-from sparsebnn.prediction import predict, predict_all
-from sparsebnn.priors import EmpiricalPrior, GaussianPrior, HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.prediction import predict
+from sparsebnn.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Settings, train
 
 __version__ = "0.1.0"
@@ -18,7 +18,6 @@ __all__ = [
     "EmpiricalPrior",
     "GaussianPrior",
     "He",
-    "HierarchicalPrior",
     "Initial",
     "Linear",
     "Normal",
@@ -35,7 +34,6 @@ __all__ = [
     "metrics",
     "mlp",
     "predict",
-    "predict_all",
     "saving",
     "selection",
     "train",

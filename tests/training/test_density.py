@@ -5,6 +5,7 @@ import torch
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
+from sparsebnn.priors import HierarchicalPrior
 from sparsebnn.training import Callback, Settings
 from sparsebnn.training.density import controlled, densities, fix_structure
 from training.runs import fit, make_data, make_network, parameters, same
@@ -181,7 +182,7 @@ def test_compiled_is_eager(k):
         ),
         (
             lambda: fit(
-                make_network(family="concrete", prior=sparsebnn.HierarchicalPrior()),
+                make_network(family="concrete", prior=HierarchicalPrior()),
                 make_data(),
                 Settings(target_density=0.1),
             ),
