@@ -98,6 +98,8 @@ class BayesianLayer(nn.Module):
             \mathbb E\,h = \operatorname{op}(x, \mathbb E w) + \mathbb E b, \qquad
             \operatorname{Var} h = \operatorname{op}(x^2, \operatorname{Var} w) + \operatorname{Var} b
         """
+        if moments.gate is not None:
+            return self._gated(x, moments, bias_mean, bias_var)
         if moments.scale is None:
             return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
         assert moments.scaled_var is not None
@@ -112,6 +114,22 @@ class BayesianLayer(nn.Module):
         if bias_mean is not None:
             mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
         return mean, fixed + self.op(square, moments.scaled_var, None) * filters**2
+
+    def _gated(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance where an output's weights are there or not together; biases always are."""
+        assert moments.gate is not None
+
+        def per_output(t: Tensor) -> Tensor:
+            return t if isinstance(self, Linear) else t.reshape(-1, *[1] * (x.dim() - 2))
+
+        gate = per_output(moments.gate)
+        m, v = self.output_moments(x, moments._replace(gate=None), None, None)
+        mean, var = gate * m, gate * (v + (1.0 - gate) * m**2)
+        if bias_mean is None or bias_var is None:
+            return mean, var
+        return mean + per_output(bias_mean), var + per_output(bias_var)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         opened = active_pass()
@@ -323,7 +341,7 @@ class Conv2d(_Conv):
     ) -> tuple[Tensor, Tensor]:
         padded, padding = self._padded(x)
         geometry = self._geometry(x, padding)
-        if geometry is None or moments.scale is not None:
+        if geometry is None or moments.scale is not None or moments.gate is not None:
             return super().output_moments(x, moments, bias_mean, bias_var)
         return conv2d_moments(padded, moments.mean, moments.var, bias_mean, bias_var, geometry)
 

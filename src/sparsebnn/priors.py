@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_positive, check_probability, invalid
-from sparsebnn.kl import gaussian_kl, spike_slab_kl
+from sparsebnn.kl import bernoulli_kl, gaussian_kl, spike_slab_kl
 
 __all__ = [
     "Prior",
@@ -79,6 +79,13 @@ class GaussianPrior(Prior):
         return gaussian_kl(std, squared_error, self.std)
 
 
+def _grouped_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
+    """Slabs count once a weight, inclusions once a group."""
+    if logit.shape == slab_kl.shape:
+        return spike_slab_kl(slab_kl, logit, inclusion, prior_logit).sum()
+    return (inclusion * slab_kl).sum() + bernoulli_kl(logit, inclusion, prior_logit).sum()
+
+
 class SpikeSlabPrior(Prior):
     r"""A weight is there with probability :math:`\alpha`, and then Gaussian.
 
@@ -105,17 +112,25 @@ class SpikeSlabPrior(Prior):
     def inclusion_logit(self) -> Tensor:
         return torch.logit(self.inclusion_prob)
 
+    def check_groups(self, shape: Sequence[int]) -> None:
+        """Complain if the inclusion probability is finer than the groups that share an inclusion."""
+        own = tuple(self.inclusion_prob.shape)
+        fits = len(own) <= len(shape) and all(n in (1, m) for n, m in zip(own[::-1], tuple(shape)[::-1]))
+        if not fits:
+            expected = f"one value, or one per group (shape {tuple(shape)})"
+            raise invalid("inclusion_prob", type(self).__name__, expected, f"shape {own}")
+
     def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
         """Elementwise divergence of a slab with this std and squared distance of means."""
         return gaussian_kl(std, squared_error, self.std)
 
-    def spike_slab_kl(self, slab_kl: Tensor, logit: Tensor, inclusion: Tensor) -> Tensor:
-        """Elementwise divergence of a spike and slab whose slabs differ by ``slab_kl``."""
-        return spike_slab_kl(slab_kl, logit, inclusion, self.inclusion_logit)
-
     def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
-        """Elementwise divergence of weights with these inclusions, slab stds and squared distances."""
-        return self.spike_slab_kl(self.slab_kl(std, squared_error), logit, inclusion)
+        """Divergence of weights with these inclusions, slab stds and squared distances, summed.
+
+        Logits and inclusions may be fewer than the weights and broadcast to them: each then stands for a
+        group that is there or not as a whole, and counts once.
+        """
+        return _grouped_kl(self.slab_kl(std, squared_error), logit, inclusion, self.inclusion_logit)
 
 
 class EmpiricalPrior(SpikeSlabPrior):
@@ -171,7 +186,7 @@ class EmpiricalPrior(SpikeSlabPrior):
     def fitted_std(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
         """The slab scale that the posterior asks for."""
         squares = self.strength * self.std**2 + self._sum(inclusion * (std**2 + squared_error))
-        return torch.sqrt(squares / (self.strength + self._sum(inclusion)))
+        return torch.sqrt(squares / (self.strength + self._sum(inclusion.expand_as(std))))
 
     def fitted_inclusion(self, inclusion: Tensor) -> Tensor:
         """The inclusion rate that the posterior asks for, or the one given."""
@@ -190,7 +205,7 @@ class EmpiricalPrior(SpikeSlabPrior):
         """
         scale = self.fitted_std(inclusion, std, squared_error).detach()
         rate = self.fitted_inclusion(inclusion).detach()
-        return spike_slab_kl(gaussian_kl(std, squared_error, scale), logit, inclusion, torch.logit(rate))
+        return _grouped_kl(gaussian_kl(std, squared_error, scale), logit, inclusion, torch.logit(rate))
 
 
 class _Hyper(Prior):

@@ -24,13 +24,15 @@ class Moments(NamedTuple):
 
     With ``scale`` (one row per example) the weights seen by example b are multiplied by
     ``scale[b]``; then ``mean`` and ``var`` are those of the unscaled part and ``scaled_var`` is the
-    part of the variance that grows with ``scale²``.
+    part of the variance that grows with ``scale²``. With ``gate`` (one probability per output) all weights
+    of an output are there or not together; ``mean`` and ``var`` are those of weights that are.
     """
 
     mean: Tensor
     var: Tensor
     scale: Tensor | None = None
     scaled_var: Tensor | None = None
+    gate: Tensor | None = None
 
 
 class Sample(NamedTuple):

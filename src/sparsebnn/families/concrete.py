@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsebnn.checks import check_positive
+from sparsebnn.checks import check_positive, invalid
 from sparsebnn.families.base import Sample
 from sparsebnn.families.gaussian import gaussian_entropy
 from sparsebnn.families.spike_slab import SpikeSlab
@@ -45,8 +45,12 @@ class Concrete(SpikeSlab):
         initial: Initial = Initial(),
         *,
         temperature: float | Tensor = 0.001,
+        share: str = "weight",
     ) -> None:
-        super().__init__(shape, prior, initial)
+        super().__init__(shape, prior, initial, share=share)
+        if share != "weight" and not isinstance(self.prior, SpikeSlabPrior):
+            advice = "The hierarchical prior counts single weights."
+            raise invalid("share", "the 'concrete' family", "'weight' with this prior", repr(share), advice)
         value = torch.as_tensor(temperature, dtype=torch.float64)
         self.register_buffer("temperature", check_positive(value, "temperature", "the 'concrete' family"))
 
@@ -62,9 +66,9 @@ class Concrete(SpikeSlab):
         return self.sample(noise).kl
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
-        noisy = self.inclusion_logit + noise.logistic(self.shape, self.mean)
+        noisy = self.inclusion_logit + noise.logistic(self.group_shape, self.mean)
         relaxed = torch.sigmoid(noisy / self.temperature)
-        inclusion, std = self.inclusion_prob(), self.std
+        inclusion, std = torch.sigmoid(self.inclusion_logit), self.std
         weight = self.mean + std * noise.normal(self.shape, self.mean)
         if isinstance(self.prior, SpikeSlabPrior):
             error = (self.mean - self.prior.mean) ** 2

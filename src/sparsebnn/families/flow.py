@@ -77,6 +77,7 @@ class FlowFamily(Family):
         kind: str = "autoregressive",
         ordering: str | Sequence[Sequence[int]] | None = None,
         flow_seed: int = 0,
+        share: str = "weight",
     ) -> None:
         super().__init__(shape, initial)
         owner = f"the {self.name!r} family"
@@ -88,7 +89,12 @@ class FlowFamily(Family):
             advice = "Drawing all weights for every example is not offered; choose one of the two."
             raise invalid("auxiliary", owner, "'moments' when z_per='example'", repr(auxiliary), advice)
         self.dim = self.shape[z_axis]
-        self.conditional = self.conditional_family(self.shape, self._own(prior), initial)
+        check_choice(share, ("weight", "input"), "share", owner)
+        own = {} if share == "weight" else {"share": share}
+        if own and self.conditional_family is not SpikeSlab:
+            advice = "Every weight of this family is there."
+            raise invalid("share", owner, "'weight'", repr(share), advice)
+        self.conditional = self.conditional_family(self.shape, self._own(prior), initial, **own)  # type: ignore[arg-type]
         self.z0_mean = nn.Parameter(torch.empty(self.dim))
         self.z0_log_var = nn.Parameter(torch.empty(self.dim))
         self.auxiliary_direction = nn.Parameter(torch.empty(self.dim))

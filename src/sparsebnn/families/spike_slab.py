@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sparsebnn.checks import check_choice, invalid
 from sparsebnn.families.base import Family, Moments, Sample, softplus_std, squared_error
 from sparsebnn.initial import Initial, fill
 from sparsebnn.noise import Noise
@@ -30,20 +31,49 @@ class SpikeSlab(Family):
         \operatorname{Var} w = \tilde\alpha\,(\tilde\sigma^2 + (1-\tilde\alpha)\,\tilde\mu^2)
 
     ``scale`` (where a verb takes it) multiplies :math:`\tilde\mu`, as the flow family's z does.
+
+    ``share`` says what is there or not as a whole: each ``"weight"``, all weights of an ``"input"`` of a
+    dense layer, or all weights of an ``"output"`` (a neuron, a filter). A group has one :math:`\gamma`,
+    which the prior meets once. With one :math:`\gamma_j` per output the output itself is gated, and with
+    m and v the mean and variance of its sum over the weights,
+
+    .. math::
+        \mathbb E\,h_j = \tilde\alpha_j m_j, \qquad
+        \operatorname{Var} h_j = \tilde\alpha_j v_j + \tilde\alpha_j(1-\tilde\alpha_j)\,m_j^2 .
     """
 
     name = "spike_slab"
     priors: tuple[type[Prior], ...] = (SpikeSlabPrior,)
 
     def __init__(
-        self, shape: Sequence[int], prior: Prior | None = None, initial: Initial = Initial()
+        self,
+        shape: Sequence[int],
+        prior: Prior | None = None,
+        initial: Initial = Initial(),
+        *,
+        share: str = "weight",
     ) -> None:
         super().__init__(shape, initial)
+        owner = f"the {self.name!r} family"
+        self.share = check_choice(share, ("weight", "input", "output"), "share", owner)
+        if share == "input" and len(self.shape) > 2:
+            advice = "The weights of a filter can share, the taps of an input channel cannot."
+            raise invalid("share", owner, "'weight' or 'output' in a convolution", repr(share), advice)
         self.prior = self._own(prior)
+        if isinstance(self.prior, SpikeSlabPrior):
+            self.prior.check_groups(self.group_shape)
         self.mean = nn.Parameter(torch.empty(self.shape))
         self.raw_std = nn.Parameter(torch.empty(self.shape))
-        self.inclusion_logit = nn.Parameter(torch.empty(self.shape))
+        self.inclusion_logit = nn.Parameter(torch.empty(self.group_shape))
         self.reset_parameters()
+
+    @property
+    def group_shape(self) -> tuple[int, ...]:
+        """The shape of the inclusions; it broadcasts to the weights."""
+        if self.share == "weight":
+            return self.shape
+        kept = 0 if self.share == "output" else 1
+        return tuple(n if axis == kept else 1 for axis, n in enumerate(self.shape))
 
     def reset_parameters(self) -> None:
         fill(self.mean, self.initial.mean)
@@ -55,7 +85,7 @@ class SpikeSlab(Family):
         return softplus_std(self.raw_std)
 
     def inclusion_prob(self) -> Tensor:
-        return torch.sigmoid(self.inclusion_logit)
+        return torch.sigmoid(self.inclusion_logit).expand(self.shape)
 
     def posterior_mean(self) -> Tensor:
         return self.mean
@@ -63,9 +93,11 @@ class SpikeSlab(Family):
     def moments(self, scale: Tensor | None = None) -> Moments:
         """Mean and variance of the weights, inclusions averaged over."""
         mean = self.mean if scale is None else self.mean * scale
-        return self._moments(self.inclusion_prob(), self.std, mean)
+        return self._moments(torch.sigmoid(self.inclusion_logit), self.std, mean)
 
     def _moments(self, inclusion: Tensor, std: Tensor, mean: Tensor) -> Moments:
+        if self.share == "output":
+            return Moments(mean, std**2, gate=inclusion.flatten())
         # sigmoid(-logit) is 1 - inclusion without the cancellation near 1.
         exclusion = torch.sigmoid(-self.inclusion_logit)
         return Moments(inclusion * mean, inclusion * (std**2 + exclusion * mean**2))
@@ -84,7 +116,7 @@ class SpikeSlab(Family):
         return mean + self.std * noise.normal(self.shape, self.mean)
 
     def draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
-        included = self.inclusion_logit + noise.logistic(self.shape, self.mean) > 0
+        included = self.inclusion_logit + noise.logistic(self.group_shape, self.mean) > 0
         return self._slab(noise, scale) * included
 
     def draw_for_gradient(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
@@ -93,7 +125,7 @@ class SpikeSlab(Family):
         The inclusions are 0 or 1; backwards they behave like their relaxation at temperature 1/2,
         which is a biased gradient of an unbiased value.
         """
-        noisy = self.inclusion_logit + noise.logistic(self.shape, self.mean)
+        noisy = self.inclusion_logit + noise.logistic(self.group_shape, self.mean)
         relaxed = torch.sigmoid(2.0 * noisy)
         hard = (noisy > 0).to(relaxed.dtype)
         return self._slab(noise, scale) * (hard + (relaxed - relaxed.detach()))
@@ -105,16 +137,16 @@ class SpikeSlab(Family):
         """Divergence from a :class:`SpikeSlabPrior`, exact; averaged over scales if given their moments."""
         assert isinstance(self.prior, SpikeSlabPrior)
         error = squared_error(self.mean, self.prior.mean, scale, scale_square)
-        return self._kl(self.inclusion_prob(), self.std, error)
+        return self._kl(torch.sigmoid(self.inclusion_logit), self.std, error)
 
     def _kl(self, inclusion: Tensor, std: Tensor, error: Tensor) -> Tensor:
         assert isinstance(self.prior, SpikeSlabPrior)
-        return self.prior.kl(self.inclusion_logit, inclusion, std, error).sum()
+        return self.prior.kl(self.inclusion_logit, inclusion, std, error)
 
     def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
         assert isinstance(self.prior, SpikeSlabPrior)
-        inclusion, std = self.inclusion_prob(), self.std
+        inclusion, std = torch.sigmoid(self.inclusion_logit), self.std
         mean = self.mean if scale is None else self.mean * scale
         kl = self._kl(inclusion, std, (mean - self.prior.mean) ** 2)
         return self._moments(inclusion, std, mean), kl

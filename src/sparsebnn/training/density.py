@@ -51,12 +51,20 @@ def density_targets(replicas: Replicas, given: Sequence[float], varied: Tensor |
     return torch.tensor(given, dtype=torch.float64).expand(len(replicas), -1)
 
 
+def _weights(replicas: Replicas) -> dict[str, Tensor]:
+    """How many weights each inclusion logit of a layer decides about, in the shape of its logits."""
+    counts = {}
+    for name, p in _logits(replicas).items():
+        weights = replicas.parameters[name.removesuffix(_LOGITS) + "mean"][0].numel()
+        counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
+    return counts
+
+
 @torch.no_grad()
 def densities(replicas: Replicas) -> tuple[Tensor, Tensor]:
     """Share of weights with an inclusion probability above one half, ``(K, layers)``, and layer sizes."""
-    logits = _logits(replicas).values()
-    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in logits], 1)
-    return kept, torch.tensor([p[0].numel() for p in logits], dtype=torch.float64, device=kept.device)
+    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in _logits(replicas).values()], 1)
+    return kept, torch.stack([counts.sum() for counts in _weights(replicas).values()])
 
 
 @torch.no_grad()
@@ -77,11 +85,14 @@ def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
     """
     logits = _logits(replicas)
     wanted = targets.double() ** min(1.0, max(0.0, progress))
+    counts = _weights(replicas)
     if targets.shape[1] == 1:
-        flat = torch.cat([p.flatten(1) for p in logits.values()], 1)
-        shifts = [_exceeded_by(flat, wanted[:, 0])] * len(logits)
+        shifts = [_exceeded_by(*_together(logits, counts), wanted[:, 0])] * len(logits)
     else:
-        shifts = [_exceeded_by(p.flatten(1), wanted[:, i]) for i, p in enumerate(logits.values())]
+        shifts = [
+            _exceeded_by(p.flatten(1), counts[name].flatten(), wanted[:, i])
+            for i, (name, p) in enumerate(logits.items())
+        ]
     for (name, p), shift in zip(logits.items(), shifts):
         p.sub_(shift.reshape(-1, *[1] * (p.dim() - 1)).to(p))
         prior = replicas.varied[name.removesuffix(_LOGITS) + _PRIOR]
@@ -89,14 +100,32 @@ def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
         prior.copy_(torch.sigmoid(odds.clamp(*_ODDS)))
 
 
-def _exceeded_by(values: Tensor, shares: Tensor) -> Tensor:
-    """For each row, a value that the given share of its entries exceeds."""
-    ordered = values.sort(dim=1, descending=True).values
-    count = (shares.to(values.device) * values.shape[1]).round().clamp(1, values.shape[1]).long()
-    last_kept = ordered.gather(1, count[:, None] - 1)
-    first_gone = ordered.gather(1, count[:, None].clamp_max(values.shape[1] - 1))
+def _together(logits: dict[str, Tensor], counts: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """All logits of a network as one row per replicate, and the weights each stands for."""
+    flat = torch.cat([p.flatten(1) for p in logits.values()], 1)
+    return flat, torch.cat([counts[name].flatten() for name in logits])
+
+
+def _ranked(values: Tensor, counts: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row, its places from the largest value down, and how many of them make up the share.
+
+    An entry stands for so many weights; at least one entry is taken.
+    """
+    order = values.argsort(dim=1, descending=True, stable=True)
+    each = counts.to(values.device)[order] / counts.sum().to(values.device)
+    middle = each.cumsum(1) - 0.5 * each
+    taken = (middle < shares.to(middle)[:, None]).sum(1).clamp_min(1)
+    return order, taken
+
+
+def _exceeded_by(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
+    """For each row, a value that entries with the given share of the weights exceed."""
+    order, taken = _ranked(values, counts, shares)
+    ordered, last = values.gather(1, order), values.shape[1]
+    last_kept = ordered.gather(1, taken[:, None] - 1)
+    first_gone = ordered.gather(1, taken[:, None].clamp_max(last - 1))
     # With everything kept there is nothing to move.
-    return torch.where(count[:, None] == values.shape[1], 0.0, 0.5 * (last_kept + first_gone)).squeeze(1)
+    return torch.where(taken[:, None] == last, 0.0, 0.5 * (last_kept + first_gone)).squeeze(1)
 
 
 @torch.no_grad()
@@ -105,24 +134,23 @@ def fix_structure(replicas: Replicas, targets: Tensor | None) -> None:
     logits = _logits(replicas)
     if targets is None:
         keep = {name: p > 0 for name, p in logits.items()}
-    elif targets.shape[1] == 1:
-        flat = torch.cat([p.flatten(1) for p in logits.values()], 1)
-        chosen = _top(flat, targets[:, 0])
-        parts = chosen.split([p[0].numel() for p in logits.values()], 1)
-        keep = {name: part.view_as(p) for (name, p), part in zip(logits.items(), parts)}
     else:
-        keep = {
-            name: _top(p.flatten(1), targets[:, i]).view_as(p) for i, (name, p) in enumerate(logits.items())
-        }
+        counts = _weights(replicas)
+        if targets.shape[1] == 1:
+            chosen = _top(*_together(logits, counts), targets[:, 0])
+            parts = chosen.split([p[0].numel() for p in logits.values()], 1)
+        else:
+            parts = tuple(
+                _top(p.flatten(1), counts[name].flatten(), targets[:, i])
+                for i, (name, p) in enumerate(logits.items())
+            )
+        keep = {name: part.view_as(p) for (name, p), part in zip(logits.items(), parts)}
     for name, p in logits.items():
         p.copy_(torch.where(keep[name], _CERTAIN, -_CERTAIN).to(p))
 
 
-def _top(values: Tensor, shares: Tensor) -> Tensor:
-    """For each row, whether an entry is among the given share of largest ones (at least one)."""
-    count = (shares.to(values.device) * values.shape[1]).round().clamp(1, values.shape[1]).long()
-    order = values.argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(values.shape[1], device=order.device).expand_as(order)
-    )
-    return rank < count[:, None]
+def _top(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
+    """For each row, whether an entry is among the largest ones that make up the share of the weights."""
+    order, taken = _ranked(values, counts, shares)
+    places = torch.arange(values.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places) < taken[:, None]
