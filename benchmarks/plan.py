@@ -10,9 +10,9 @@ from sparsebnn.experiments.paper import METHODS
 __all__ = ["DEPTHS", "IMAGES", "PARTS", "REPLICATES", "WIDTHS", "plan"]
 
 PARTS = ("steps", "peers", "predict", "gradients")
-REPLICATES = (1, 2, 5, 10, 20, 40, 64)
-WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-DEPTHS = (1, 2, 3, 4, 5, 6)
+REPLICATES = (1, 2, 5, 10, 20, 64)
+WIDTHS = (0.25, 0.5, 1.0, 2.0)
+DEPTHS = (1, 2, 4, 6)
 # How many images are predicted: enough for a second or so.
 IMAGES = {
     "cuda": {"fc": 10_000, "lenet": 1_000},
