@@ -143,7 +143,8 @@ def test_every_task_is_planned_once():
     assert len(tasks) == len(set(tasks))
     ours = [task for task in tasks if task.code == "ours"]
     # 12 cells; K = 1 and 10 and width 1 of the scaling are among them.
-    assert len(ours) == 12 + 5 + 4 + 6
+    points = len(plan.REPLICATES) - 2 + len(plan.WIDTHS) - 1 + len(plan.DEPTHS)
+    assert len(ours) == 12 + points
     assert {task.replicates for task in ours if task.hidden is None} == set(plan.REPLICATES)
     assert [task.method for task in tasks[:4]] == ["flow"] * 4
     assert all(task.code != "ours" for task in tasks[len(ours) :])
