@@ -1,0 +1,90 @@
+"""What the site's builder is told beyond mkdocs.yml: the menu, the result files, and formulas as MathML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[1]
+START = {
+    "Home": "index.md",
+    "Getting started": "getting_started.md",
+    "Reading inclusion probabilities": "inclusion.md",
+    "Choosing a family": "families.md",
+    "Reading a report": "report.md",
+    "Which variables": "selection.md",
+}
+DEPTH = {
+    "Equations and their code": "equations.md",
+    "Reproducing the paper": "reproducing.md",
+    "Departures from the paper": "deviations.md",
+    "What it costs": "performance.md",
+    "API reference": "api.md",
+}
+_BESIDE = re.compile(r"\]\(\.\./((?:results/)[^)#\s]+)\)")
+
+
+def on_config(config: Any) -> Any:
+    """The menu: the pages above, then every other page of docs/ as a study, in the order of their names."""
+    named = {*START.values(), *DEPTH.values()}
+    studies = sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in named)
+    config.nav = [
+        *({title: page} for title, page in START.items()),
+        {"In depth": [{title: page} for title, page in DEPTH.items()]},
+        {"Studies": studies},
+    ]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Result files that pages link to come along."""
+    from mkdocs.structure.files import File
+
+    for page in list(files.documentation_pages()):
+        for name in _BESIDE.findall(page.content_string):
+            if (ROOT / name).is_file() and files.get_file_from_path(name) is None:
+                files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to result files lead to their copies; $$ … $$ and $ … $ become MathML where a page says so."""
+    markdown = _BESIDE.sub(r"](\1)", markdown)
+    return formulas(markdown) if page.meta.get("formulas") else markdown
+
+
+def mathml(latex: str, display: str) -> str:
+    """One formula, which browsers draw themselves."""
+    from latex2mathml.converter import convert
+
+    drawn = convert(" ".join(latex.split()), display=display)
+    # Markdown takes a line that begins with <math> for a block, one that begins with <span> not.
+    return f'<div class="formula">{drawn}</div>' if display == "block" else f"<span>{drawn}</span>"
+
+
+def formulas(text: str) -> str:
+    """Dollar-delimited formulas as MathML: a block is a paragraph, the inline form hugs its dollars."""
+    text = re.sub(r"\$\$(.+?)\$\$", lambda m: mathml(m[1], "block"), text, flags=re.DOTALL)
+    return re.sub(r"\$(?! )([^$\n]+?)(?<! )\$", lambda m: mathml(m[1], "inline"), text)
+
+
+def plain(text: str) -> str:
+    """Docstrings in Markdown: their maths as MathML, their references and examples as code."""
+    text = re.sub(r"^\.\. math:: (.+)$", lambda m: f"\n{mathml(m[1], 'block')}\n", text, flags=re.MULTILINE)
+    indented = r"^( *)\.\. math::\n((?:\1    .*\n?|\s*\n)+)"
+    text = re.sub(indented, lambda m: f"\n{mathml(m[2], 'block')}\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r":math:`([^`]+)`", lambda m: mathml(m[1], "inline"), text)
+    text = re.sub(r":(?:class|func|meth|mod|attr):`~?([^`]+)`", r"`\1`", text)
+    text = text.replace("``", "`")
+    return re.sub(r"^>>> .*(?:\n(?!\s*\n).*)*", r"```pycon\n\g<0>\n```", text, flags=re.MULTILINE)
+
+
+class Formulas(griffe.Extension):
+    """Docstrings pass through :func:`plain` before they are shown."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None and not obj.is_alias:
+            obj.docstring.value = plain(obj.docstring.value)
