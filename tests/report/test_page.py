@@ -108,6 +108,20 @@ def _small(names, value):
     return {**record, "inputs": inputs, "certain": [{"row": 1, "truth": value, "values": dict(values)}]}
 
 
+def test_equally_sure_inputs_come_by_effect_and_notes_are_shown():
+    record = example()
+    for each in record["inputs"]:
+        each.update(inclusion=0.99999, selected=True)
+    record["notes"] = ["two spellings of <yes>"]
+    parsed = parse(record)
+    effects = [abs(each.effect.value) for each in words.ranked(parsed.inputs)]
+    assert effects == sorted(effects, reverse=True)
+    page = Elements(render(record)).text
+    first = words.ranked(parsed.inputs)[0].name
+    assert f"needs all, with 8.3% of the network’s connections, above all “{first}”" in page
+    assert "two spellings of <yes>" in page
+
+
 def test_a_bare_record_makes_a_page():
     page = Elements(render({"format_version": 1, "task": "classification", "target": "y"}))
     assert "was not measured" in page.text

@@ -142,18 +142,13 @@ def calibration(record: Record) -> Calibration | None:
     left, right, top, bottom = _LEFT, WIDTH - _RIGHT, _TOP, HEIGHT - _BOTTOM
     across, up = Scale(0, 1, left, right), Scale(0, 1, bottom, top)
     most = max(n for _, _, n in points)
-    bins = [
-        Bin(
-            across(min(max(s, 0.0), 1.0)),
-            up(min(max(o, 0.0), 1.0)),
-            *(up(end) for end in wilson(min(max(o, 0.0), 1.0), n)),
-            round(2.5 + 4.5 * math.sqrt(n / most), 1) if classes else 4.0,
-            percent(s),
-            percent(o),
-            number(float(n)),
-        )
-        for s, o, n in points
-    ]
+    bins = []
+    for s, o, n in points:
+        stated_share, share = min(max(s, 0.0), 1.0), min(max(o, 0.0), 1.0)
+        low, high = wilson(share, n)
+        radius = round(2.5 + 4.5 * math.sqrt(n / most), 1) if classes else 4.0
+        place = (across(stated_share), up(share), up(low), up(high), radius)
+        bins.append(Bin(*place, stated=percent(s), observed=percent(o), rows=number(float(n))))
     words = ("how sure the model said it was", "how often it was right")
     words = words if classes else ("size of the interval asked for", "share of rows inside it")
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -128,8 +128,9 @@ def _columns(edges: Sequence[Edge], depth: int) -> list[list[int]]:
         for edge in edges:
             if edge.layer == layer - 1:
                 pull.setdefault(edge.target, []).append(rank[edge.source])
-        mean = {unit: sum(places) / len(places) for unit, places in pull.items()}
-        columns.append(sorted(pull, key=(lambda u, m=mean: (m[u], u)) if layer < depth else None))  # type: ignore
+        # The outputs keep the order of the classes.
+        mean = {unit: sum(places) / len(places) if layer < depth else 0.0 for unit, places in pull.items()}
+        columns.append([unit for _, unit in sorted((place, unit) for unit, place in mean.items())])
     return columns
 
 

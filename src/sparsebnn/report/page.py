@@ -107,7 +107,7 @@ def _context(record: Record) -> dict[str, Any]:
         "models": _model_rows(record),
         "calibration": charts.calibration(record),
         "size": (charts.WIDTH, charts.HEIGHT),
-        "inputs": sorted(record.inputs, key=lambda i: (-(i.inclusion or 0.0), i.name)),
+        "inputs": words.ranked(record.inputs),
         "first_inputs": _FIRST_INPUTS,
         "directions": words.DIRECTIONS,
         "interval": words.interval,
@@ -184,7 +184,7 @@ def _best(figures: Sequence[Figure], measure: words.Metric) -> float | None:
 def _value_columns(record: Record, rows: Sequence[Row]) -> list[str]:
     """The columns worth showing beside a prediction: those of the surest inputs, then the first ones."""
     there = list(dict.fromkeys(key for row in rows for key in row.values))
-    ranked = sorted(record.inputs, key=lambda i: -(i.inclusion or 0.0))
+    ranked = words.ranked(record.inputs)
 
     def rank(column: str) -> int:
         # An input made from a column is named after it: "city = Oslo".

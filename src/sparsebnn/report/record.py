@@ -110,6 +110,7 @@ class Record:
     train_rows: int | None = None
     test_rows: int | None = None
     columns: Sequence[Column] = ()
+    notes: Sequence[str] = ()
     models: Sequence[Model] = ()
     baselines: Sequence[Model] = ()
     density: float | None = None
@@ -164,6 +165,7 @@ def parse(content: Any) -> Record:
             Column(_text(each.get("name")), _text(each.get("kind")), _text(each.get("note") or ""))
             for each in _objects(data, "columns")
         ],
+        notes=[_text(each) for each in _array(content, "notes")],
         models=[_model(names[key], metrics[key]) for key in names if metrics.get(key)],
         baselines=[
             _model(_text(each.get("name")), each.get("metrics") or {})
@@ -260,9 +262,15 @@ def _input(raw: Mapping[str, Any]) -> Input:
 
 
 def _row(raw: Mapping[str, Any]) -> Row:
-    numbers = [_number(raw.get(key)) for key in ("probability", "std", "entropy")]
-    values = {_text(key): _text(value) for key, value in _object(raw, "values").items()}
-    return Row(*(_text(raw.get(key)) for key in ("row", "truth", "prediction")), *numbers, values)  # type: ignore
+    return Row(
+        row=_text(raw.get("row")),
+        truth=_text(raw.get("truth")),
+        prediction=_text(raw.get("prediction")),
+        probability=_number(raw.get("probability")),
+        std=_number(raw.get("std")),
+        entropy=_number(raw.get("entropy")),
+        values={_text(key): _text(value) for key, value in _object(raw, "values").items()},
+    )
 
 
 def _network(raw: Mapping[str, Any]) -> Network | None:
@@ -275,7 +283,8 @@ def _network(raw: Mapping[str, Any]) -> Network | None:
         numbers = [_number(entry) for entry in each] if isinstance(each, list) else []
         if len(numbers) != 5 or None in numbers[:3]:
             raise invalid("edges", _OWNER, "[layer, from, to, inclusion, weight] each", json.dumps(each))
-        edge = Edge(*(int(number or 0) for number in numbers[:3]), numbers[3] or 0.0, numbers[4] or 0.0)
+        layer, source, target = (int(number or 0) for number in numbers[:3])
+        edge = Edge(layer, source, target, numbers[3] or 0.0, numbers[4] or 0.0)
         inside = 0 <= edge.layer < len(layers) - 1 and 0 <= edge.source < layers[edge.layer]
         if not (inside and 0 <= edge.target < layers[edge.layer + 1]):
             raise invalid("edges", _OWNER, f"inside the layers {layers}", json.dumps(each))

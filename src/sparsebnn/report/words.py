@@ -16,6 +16,7 @@ __all__ = [
     "Metric",
     "DIRECTIONS",
     "headline",
+    "ranked",
     "metric",
     "sentences",
     "number",
@@ -175,7 +176,7 @@ def _verdict(own: Figure, other: Figure) -> str:
 def _which_inputs(record: Record) -> str:
     if not record.inputs:
         return "Which inputs matter was not recorded."
-    kept = sorted((each for each in record.inputs if each.selected), key=lambda i: -(i.inclusion or 0.0))
+    kept = [each for each in ranked(record.inputs) if each.selected]
     total, does = len(record.inputs), _does(record)
     share = "" if record.density is None else f", with {percent(record.density)} of the network’s connections"
     if not kept:
@@ -183,8 +184,13 @@ def _which_inputs(record: Record) -> str:
     if len(kept) == 1:
         return f"Of {total} inputs it needs one, {_named(kept, does)}{share}."
     lead = "all" if len(kept) == total else f"{len(kept)}"
-    most = f"; the surest are {_named(kept[:3], does)}" if len(kept) > 4 else f": {_named(kept, does)}"
+    most = f", above all {_named(kept[:3], does)}" if len(kept) > 4 else f": {_named(kept, does)}"
     return f"Of {total} inputs it needs {lead}{share}{most}."
+
+
+def ranked(inputs: Sequence[Input]) -> list[Input]:
+    """The surest first; those equally sure to three digits by the size of their effect."""
+    return sorted(inputs, key=lambda i: (-round(i.inclusion or 0.0, 3), -abs(i.effect.value or 0.0), i.name))
 
 
 def _does(record: Record) -> dict[str, str]:
