@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import griffe
 
@@ -24,6 +25,12 @@ DEPTH = {
     "What it costs": "performance.md",
     "API reference": "api.md",
 }
+# The order of the reference: from what one uses first to what one looks up.
+SECTIONS = [
+    "networks", "layers", "training", "prediction", "metrics", "selection", "priors", "initial", "conversion",
+    "passes", "data", "saving",
+]  # fmt: skip
+_OUTSIDE = re.compile(r"\[(?P<text>[^\]]*)\]\(\.\./(?P<target>[^)\s]+)\)")
 _BESIDE = re.compile(r"\]\(\.\./((?:results/)[^)#\s]+)\)")
 
 
@@ -51,9 +58,49 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to result files lead to their copies; $$ … $$ and $ … $ become MathML where a page says so."""
-    markdown = _BESIDE.sub(r"](\1)", markdown)
+    """Links out of docs/ lead to copies or become plain text; $$ … $$ and $ … $ become MathML where a page says so."""
+    markdown = _OUTSIDE.sub(_inside, markdown)
+    markdown = markdown.replace("<!-- public names -->", public_names())
     return formulas(markdown) if page.meta.get("formulas") else markdown
+
+
+def _inside(link: re.Match[str]) -> str:
+    """A result file has a copy on the site; a folder or a file of the source tree has not."""
+    copied = link["target"].startswith("results/") and (ROOT / link["target"]).is_file()
+    return f"[{link['text']}]({link['target']})" if copied else link["text"]
+
+
+def public_names() -> str:
+    """A directive for each name of the package's ``__all__``, under the module that it comes from.
+
+    Read from the source, not imported, and never written by hand: so the list cannot fall behind.
+    """
+    package = ROOT / "src" / "sparsebnn"
+    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
+    origin = {
+        alias.name: node.module.partition(".")[2]
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sparsebnn")
+        for alias in node.names
+    }
+    (listed,) = (ast.literal_eval(node.value) for node in tree.body if _assigns(node, "__all__"))
+    groups: dict[str, list[str]] = {}
+    if (package / "estimators").is_dir():
+        groups["estimators"] = ["estimators.SparseBNNClassifier", "estimators.SparseBNNRegressor"]
+    for name in sorted(listed, key=lambda each: _place(origin.get(each) or each)):
+        groups.setdefault(origin.get(name) or name, []).append(name)
+    return "\n\n".join(
+        f"## {module.capitalize()}\n\n" + "\n\n".join(f"::: sparsebnn.{name}" for name in names)
+        for module, names in groups.items()
+    )
+
+
+def _place(module: str) -> int:
+    return SECTIONS.index(module) if module in SECTIONS else len(SECTIONS)
+
+
+def _assigns(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and any(getattr(each, "id", "") == name for each in node.targets)
 
 
 def mathml(latex: str, display: str) -> str:
