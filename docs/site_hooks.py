@@ -58,7 +58,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links out of docs/ lead to copies or become plain text; $$ … $$ and $ … $ become MathML where a page says so."""
+    """Links out of docs/ lead to copies or become text; $$ … $$ and $ … $ MathML where a page says so."""
     markdown = _OUTSIDE.sub(_inside, markdown)
     markdown = markdown.replace("<!-- public names -->", public_names())
     return formulas(markdown) if page.meta.get("formulas") else markdown
