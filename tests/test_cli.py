@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 
 import pytest
@@ -48,3 +49,18 @@ def test_every_study_has_a_command(name, capsys):
         module.main(["--help"])
     assert left.value.code == 0
     assert f"python -m sparsebnn.experiments.{name}" in capsys.readouterr().out
+
+
+def test_report_writes_the_page(monkeypatch, capsys, tmp_path):
+    from report.records import example
+
+    assert command(monkeypatch, "report", str(tmp_path)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Error: The 'folder' of report must be a run folder with a 'record.json'.")
+    assert "Traceback" not in error
+    (tmp_path / "record.json").write_text(json.dumps(example()), encoding="utf-8")
+    assert command(monkeypatch, "report", str(tmp_path)) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert command(monkeypatch, "report", str(tmp_path), "--out", str(tmp_path / "x.html"), "--quiet") == 0
+    assert capsys.readouterr().out == ""

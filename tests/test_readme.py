@@ -1,6 +1,9 @@
 """Every python block of the README and of docs/ runs as it stands."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ import sparsebnn
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?P<slow><!-- slow -->\s*\n)?```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+_NEEDS = re.compile(
+    r"<!-- needs: (?P<what>[\w. ]+) -->\n(?:<!-- slow -->\n)?```python\n.*?^```", re.DOTALL | re.MULTILINE
+)
 
 
 def blocks(text):
@@ -29,10 +35,31 @@ def _cases():
             yield pytest.param(page, True, id=f"{page.name}-slow", marks=pytest.mark.slow)
 
 
+def there(what):
+    """Whether 'a.module' or 'sparsebnn command' is part of this release."""
+    if " " not in what:
+        return importlib.util.find_spec(what) is not None
+    words = [sys.executable, "-m", *what.split(), "--help"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def without_lacking(text):
+    """The text without the blocks whose needs are not there, at the same lines, and what those needs are."""
+    lacking = [
+        what for what in dict.fromkeys(match["what"] for match in _NEEDS.finditer(text)) if not there(what)
+    ]
+
+    def left_out(match):
+        return "\n" * match[0].count("\n") if match["what"] in lacking else match[0]
+
+    return _NEEDS.sub(left_out, text), lacking
+
+
 def run(page, with_slow):
     """The blocks of a page in one namespace; errors point at the page's own lines."""
     namespace = {"__name__": "__main__"}
-    for slow, code, line in blocks(page.read_text(encoding="utf-8")):
+    text, namespace["__lacking__"] = without_lacking(page.read_text(encoding="utf-8"))
+    for slow, code, line in blocks(text):
         if with_slow or not slow:
             exec(compile("\n" * line + code, str(page), "exec"), namespace)
     return namespace
@@ -41,7 +68,18 @@ def run(page, with_slow):
 @pytest.mark.parametrize(("page", "with_slow"), list(_cases()))
 def test_blocks_run(page, with_slow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(page, with_slow)
+    lacking = run(page, with_slow)["__lacking__"]
+    if lacking:
+        pytest.skip(f"ran all but the blocks that need {', '.join(lacking)}: not part of this release")
+
+
+def test_a_block_runs_only_where_what_it_needs_is():
+    page = "{}\n```python\nx = 1\n```\n```python\ny = 2\n```\n"
+    for what, found in (("sparsebnn.report", 2), ("sparsebnn.reporting", 1), ("sparsebnn reporting", 1)):
+        text, lacking = without_lacking(page.format(f"<!-- needs: {what} -->"))
+        assert len(blocks(text)) == found
+        assert lacking == ([] if found == 2 else [what])
+        assert blocks(text)[-1] == (False, "y = 2\n", 5)
 
 
 def test_first_block_does_what_the_readme_says(tmp_path, monkeypatch):

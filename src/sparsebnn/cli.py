@@ -97,6 +97,24 @@ def _app() -> Any:
 
             study.main(options or [])
 
+    @app.command()
+    def report(
+        folder: Path = typer.Argument(..., help="Run folder, as 'sparsebnn fit' makes it."),
+        out: Path = typer.Option(None, help="Where the page goes (default: report.html in the folder)."),
+        quiet: bool = typer.Option(False, "--quiet", help="Do not print where it is."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Write a run folder's report: one HTML file that needs no network.
+
+        Example: sparsebnn report run/ --out report.html
+        """
+        with _one_line_errors(debug):
+            from sparsebnn.report import write
+
+            path = write(folder, out)
+            if not quiet:
+                print(path)
+
     @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
     def bench(
         options: list[str] = typer.Argument(None, help="The options of python -m benchmarks."),
