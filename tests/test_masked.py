@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsebnn.masked import MaskedLinear
+from sparsebnn.masked import FoldedLinear, MaskedLinear
 from sparsebnn.tracing import tracing
 
 degrees = st.lists(st.integers(0, 6), min_size=1, max_size=9)
@@ -39,7 +39,7 @@ def by_hand(layer):
 @given(degrees, degrees, st.booleans())
 def test_matrix_follows_the_degrees(ins, outs, strict):
     """Every allowed weight is there, every other is zero, and none is used twice."""
-    layer = MaskedLinear(torch.tensor(ins), torch.tensor(outs), strict).double()
+    layer = FoldedLinear(torch.tensor(ins), torch.tensor(outs), strict).double()
     matrix = layer.matrix()
     allowed = torch.tensor([[(i < o) if strict else (i <= o) for i in ins] for o in outs])
     assert torch.equal(matrix != 0, allowed)
@@ -54,7 +54,7 @@ def test_forward_is_the_matrix_product(shape, strict):
     """Vectors and batches, eager and in the compiler's form, with their gradients."""
     generator = torch.Generator().manual_seed(0)
     ins, outs = torch.randint(0, 9, (11,)), torch.randint(0, 9, (7,))
-    layer = MaskedLinear(ins, outs, strict).double()
+    layer = FoldedLinear(ins, outs, strict).double()
     x = torch.randn(*shape, 11, generator=generator, dtype=torch.float64, requires_grad=True)
     cotangent = torch.randn(*shape, 7, generator=generator, dtype=torch.float64)
     expected = x @ by_hand(layer).T + layer.bias
@@ -86,21 +86,36 @@ def test_it_takes_half_the_memory():
         (hidden, hidden, False),
         (hidden, torch.randperm(784).repeat(2), True),
     ):
-        layer = MaskedLinear(ins, outs, strict)
+        layer = FoldedLinear(ins, outs, strict)
         assert layer.weight.numel() < 0.56 * len(ins) * len(outs)
 
 
 def test_permutations_are_not_saved():
     """What follows from the degrees is not in the state."""
-    layer = MaskedLinear(torch.arange(3), torch.arange(4), False)
+    layer = FoldedLinear(torch.arange(3), torch.arange(4), False)
     assert sorted(layer.state_dict()) == ["bias", "in_degree", "out_degree", "weight"]
 
 
 def test_weights_of_another_order_are_refused():
     """The same numbers under other degrees are another map."""
-    layer = MaskedLinear(torch.arange(3), torch.arange(3), False)
-    other = MaskedLinear(torch.arange(3).flip(0), torch.arange(3), False)
+    layer = FoldedLinear(torch.arange(3), torch.arange(3), False)
+    other = FoldedLinear(torch.arange(3).flip(0), torch.arange(3), False)
     layer.load_state_dict(layer.state_dict())
     message = "'in_degree' differs: these weights are those of another ordering"
     with pytest.raises(RuntimeError, match=message):
         layer.load_state_dict(other.state_dict())
+
+
+@settings(max_examples=100, deadline=None)
+@given(degrees, degrees, st.booleans())
+def test_the_masked_matrix_follows_the_degrees_too(ins, outs, strict):
+    """The plain form: every allowed weight as stored, every other zero; vectors in both forms."""
+    layer = MaskedLinear(torch.tensor(ins), torch.tensor(outs), strict).double()
+    allowed = torch.tensor([[(i < o) if strict else (i <= o) for i in ins] for o in outs])
+    expected = torch.where(allowed, layer.weight, 0.0).detach()
+    assert torch.equal(layer.matrix(), expected)
+    x = torch.linspace(-1.0, 2.0, len(ins), dtype=torch.float64)
+    with tracing():
+        compiled = layer(x)
+    for y in (layer(x), compiled):
+        assert float((y - expected @ x - layer.bias).detach().abs().max()) < 1e-12

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.masked import MaskedLinear, masked_layers
+from sparsebnn.masked import FoldedLinear, MaskedLinear, masked_layers
 
 __all__ = ["AutoregressiveStep", "CouplingStep", "Flow", "flow"]
 
 _SLOPE = 0.001
+# From this many weights on a step's networks are limited by memory, and half of it is worth some index work.
+_WORTH_FOLDING = 32_768
 
 
 def _check_ordering(ordering: Sequence[int], dim: int, owner: str) -> np.ndarray:
@@ -33,7 +35,8 @@ class AutoregressiveStep(nn.Module):
         \log\left|\det\frac{\partial z'}{\partial z}\right| = \sum_i \log\kappa_i
 
     ``ordering[i]`` is the place of variable i; :math:`m_i, s_i` see only variables of earlier places,
-    so the Jacobian is lower triangular once rows and columns are sorted by place.
+    so the Jacobian is lower triangular once rows and columns are sorted by place. ``folded`` stores the
+    networks without the half that is masked; by default large ones are.
 
     Shapes: z ``(..., dim)`` to z' ``(..., dim)`` and log-determinant ``(...)``.
 
@@ -49,6 +52,7 @@ class AutoregressiveStep(nn.Module):
         hidden: Sequence[int] = (250, 250),
         ordering: Sequence[int] | None = None,
         seed: int = 0,
+        folded: bool | None = None,
     ) -> None:
         super().__init__()
         check_count(dim, "dim", "AutoregressiveStep")
@@ -59,13 +63,17 @@ class AutoregressiveStep(nn.Module):
         degrees = [order]
         for width in hidden:
             check_count(width, "hidden", "AutoregressiveStep")
-            # Hidden units have no order of their own; sorted, they need no permutation.
-            degrees.append(np.sort(rng.randint(degrees[-1].min(), max(dim - 1, 1), size=width)))
+            degrees.append(rng.randint(degrees[-1].min(), max(dim - 1, 1), size=width))
         degrees.append(np.concatenate([order, order]))
+        if folded is None:
+            folded = sum(len(a) * len(b) for a, b in zip(degrees, degrees[1:])) >= _WORTH_FOLDING
+        if folded:
+            # Hidden units have no order of their own; sorted, they need no permutation.
+            degrees[1:-1] = [np.sort(d) for d in degrees[1:-1]]
         tensors = [torch.tensor(d.astype(np.int32)) for d in degrees]
-        last = len(tensors) - 2
+        kind, last = FoldedLinear if folded else MaskedLinear, len(tensors) - 2
         self.layers = nn.ModuleList(
-            MaskedLinear(a, b, strict=i == last) for i, (a, b) in enumerate(zip(tensors, tensors[1:]))
+            kind(a, b, strict=i == last) for i, (a, b) in enumerate(zip(tensors, tensors[1:]))
         )
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Affine maps with a triangular mask, stored without the half that the mask would throw away."""
+"""Affine maps with a triangular mask: as a masked matrix, and without the half that the mask throws away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebnn.kernels.masked import Fold, masked_network
 from sparsebnn.tracing import for_compiler, for_kernels
 
-__all__ = ["MaskedLinear", "masked_layers"]
+__all__ = ["FoldedLinear", "MaskedLinear", "masked_layers"]
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
@@ -32,33 +32,11 @@ def _(x: Tensor, index: Tensor) -> Tensor:
 
 
 class _Pick(torch.autograd.Function):
-    """Picked entries; the gradient picks too, from the ``back`` places of each entry, where indexing
-    would scatter."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
-        return _pick(x, index)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _, *back = ctx.saved_tensors
-        total = _pick(grad, back[0])
-        for more in back[1:]:
-            total = total + _pick(grad, more)
-        return (total, None, *(None for _ in back))
-
-
-class _PickRecorded(torch.autograd.Function):
-    """The same through an operator that the compiler cannot look into.
+    """:func:`_pick` through an operator that the compiler cannot look into.
 
     Loops over the weights then read plain vectors. Inlined, the look-ups would be made again for every
-    weight, and could not be made by vector units.
+    weight, and could not be made by vector units. The gradient picks too, from the ``back`` places of each
+    entry, where indexing would scatter.
     """
 
     @staticmethod
@@ -72,21 +50,27 @@ class _PickRecorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, *back = ctx.saved_tensors
-        total = _PickRecorded.apply(grad, back[0], index)
+        total = _Pick.apply(grad, back[0], index)
         for more in back[1:]:
-            total = total + _PickRecorded.apply(grad, more, index)
+            total = total + _Pick.apply(grad, more, index)
         return (total, None, *(None for _ in back))
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, index: Tensor, *back: Tensor) -> tuple[Tensor, int]:
-        return _PickRecorded.apply(x.movedim(dims[0], 0), index, *back), 0
+        return _Pick.apply(x.movedim(dims[0], 0), index, *back), 0
 
 
 def _picked(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
-        # A user's own compiler does not follow our functions through vmap.
-        return _pick(x, index)
-    return (_PickRecorded if for_compiler() else _Pick).apply(x, index, *back)
+    # A user's own compiler does not follow our functions through vmap.
+    recorded = for_compiler() and not torch.compiler.is_compiling()
+    return _Pick.apply(x, index, *back) if recorded else _pick(x, index)
+
+
+def _reset(weight: Tensor, bias: Tensor, inputs: int) -> None:
+    """The initialisation of :class:`torch.nn.Linear`."""
+    bound = 1.0 / math.sqrt(max(1, inputs))
+    nn.init.uniform_(weight, -bound, bound)
+    nn.init.uniform_(bias, -bound, bound)
 
 
 class MaskedLinear(nn.Module):
@@ -94,6 +78,43 @@ class MaskedLinear(nn.Module):
 
     .. math:: y_o = b_o + \sum_{i:\, \text{in}_i \le \text{out}_o} w_{oi} x_i
        \qquad (\text{in}_i < \text{out}_o \text{ when strict})
+
+    The mask is a comparison of two short vectors of degrees rather than a stored matrix: compiled
+    code then reads no mask at all.
+
+    Shapes: ``(..., inputs)`` to ``(..., outputs)``.
+    """
+
+    in_degree: Tensor
+    out_degree: Tensor
+
+    def __init__(self, in_degree: Tensor, out_degree: Tensor, strict: bool) -> None:
+        super().__init__()
+        self.register_buffer("in_degree", in_degree.clone())
+        self.register_buffer("out_degree", out_degree.clone())
+        self.strict = strict
+        self.weight = nn.Parameter(torch.empty(len(out_degree), len(in_degree)))
+        self.bias = nn.Parameter(torch.empty(len(out_degree)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _reset(self.weight, self.bias, self.weight.shape[1])
+
+    def matrix(self) -> Tensor:
+        """The masked matrix, ``(outputs, inputs)``."""
+        seen = self.out_degree.unsqueeze(-1)
+        return self.weight * (seen > self.in_degree if self.strict else seen >= self.in_degree)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # A single vector makes this a matrix-vector product. Written as multiply-and-sum the
+        # compiler fuses mask, product and sum into one pass over the weights.
+        if x.dim() == 1 and for_compiler():
+            return (self.matrix() * x).sum(-1) + self.bias
+        return F.linear(x, self.matrix(), self.bias)
+
+
+class FoldedLinear(nn.Module):
+    r"""A :class:`MaskedLinear` that does not store what its mask would throw away.
 
     With the inputs sorted by degree, every output sees the first few. Sorted too, outputs that see
     many and outputs that see few add up to about one full row, so two of them share one row of
@@ -110,7 +131,7 @@ class MaskedLinear(nn.Module):
 
     Shapes: ``(..., inputs)`` to ``(..., outputs)``.
 
-    >>> layer = MaskedLinear(torch.tensor([2, 0, 1]), torch.tensor([0, 1]), strict=False)
+    >>> layer = FoldedLinear(torch.tensor([2, 0, 1]), torch.tensor([0, 1]), strict=False)
     >>> (layer.matrix() != 0).int().tolist()
     [[0, 1, 0], [0, 1, 1]]
     """
@@ -174,10 +195,7 @@ class MaskedLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def reset_parameters(self) -> None:
-        """The initialisation of :class:`torch.nn.Linear`."""
-        bound = 1.0 / math.sqrt(max(1, self.inputs))
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        _reset(self.weight, self.bias, self.inputs)
 
     def _halves(self) -> tuple[Tensor, Tensor]:
         """The rows as the long outputs and as the short ones use them, zero elsewhere."""
@@ -210,11 +228,12 @@ class MaskedLinear(nn.Module):
         return (self(columns) - self.bias).T if self.inputs else zero.unsqueeze(1)[:, :0]
 
 
-def masked_layers(layers: Sequence[MaskedLinear], x: Tensor, slope: float) -> Tensor:
+def masked_layers(layers: Sequence[MaskedLinear | FoldedLinear], x: Tensor, slope: float) -> Tensor:
     """The layers one after the other, with a leaky ReLU of that slope between them."""
-    if x.dim() == 1 and for_kernels(x):
-        parameters = [(layer.weight, layer.bias) for layer in layers]
-        return masked_network(x, parameters, [layer.fold for layer in layers], slope)
+    folded = [layer for layer in layers if isinstance(layer, FoldedLinear)]
+    if x.dim() == 1 and for_kernels(x) and len(folded) == len(layers):
+        parameters = [(layer.weight, layer.bias) for layer in folded]
+        return masked_network(x, parameters, [layer.fold for layer in folded], slope)
     *hidden, last = layers
     for layer in hidden:
         x = F.leaky_relu(layer(x), slope)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.families import Family, family_class
-from sparsebnn.flows import Flow, flow
+from sparsebnn.flows import AutoregressiveStep, Flow, flow
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
 from sparsebnn.noise import Tape
 from sparsebnn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
@@ -134,6 +134,9 @@ FLOWS |= {
 }
 FLOWS["autoregressive_no_hidden"] = lambda: flow(4, 2, (), "autoregressive", "alternate", seed=2)
 FLOWS["coupling_no_hidden"] = lambda: flow(4, 2, (), "coupling", seed=2)
+FLOWS["autoregressive_folded"] = lambda: Flow(
+    [AutoregressiveStep(4, (7, 6), order, seed=5, folded=True) for order in _ORDERS]
+)
 FLOWS["autoregressive_empty"] = lambda: flow(3, 0)
 
 # --- passes -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from sparsebnn.flows import AutoregressiveStep
 from sparsebnn.kernels import masked
 from sparsebnn.kernels.masked import masked_network
-from sparsebnn.masked import MaskedLinear
+from sparsebnn.masked import FoldedLinear
 
 SIZES = [(1, 1, False), (5, 8, False), (8, 5, True), (40, 33, False), (33, 81, True), (200, 90, True)]
 
@@ -17,7 +17,7 @@ def layer_of(inputs, outputs, strict, dtype=torch.float64):
     generator = torch.Generator().manual_seed(inputs + outputs)
     ins = torch.randint(0, 20, (inputs,), generator=generator)
     outs = torch.randint(0, 20, (outputs,), generator=generator)
-    return MaskedLinear(ins, outs, strict).to(dtype)
+    return FoldedLinear(ins, outs, strict).to(dtype)
 
 
 def stacked_of(layers, k=3):
@@ -30,7 +30,7 @@ def stacked_of(layers, k=3):
 
 def test_product_and_gradients_are_those_of_the_layers():
     """Under vmap and grad, replicate by replicate, at 1e-12; step by step as an oracle has it."""
-    step = AutoregressiveStep(9, hidden=(13, 6), seed=3)
+    step = AutoregressiveStep(9, hidden=(13, 6), seed=3, folded=True)
     cases = [[layer_of(*size)] for size in SIZES] + [list(step.double().layers)]
     for layers in cases:
         *tensors, direction = stacked_of(layers)

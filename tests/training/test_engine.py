@@ -56,6 +56,13 @@ def test_the_recorded_step_is_the_eager_one(family, dtype):
     check_fast_step("mlp", family, dtype, replicates=3)
 
 
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_of_folded_flows(monkeypatch):
+    """Flows large enough are stored folded; here small ones are."""
+    monkeypatch.setattr("sparsebnn.flows._WORTH_FOLDING", 0)
+    check_fast_step("mlp", "flow", torch.float64, replicates=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EXAMPLES)
 @pytest.mark.parametrize("family", FAMILIES)

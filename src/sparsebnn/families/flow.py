@@ -15,7 +15,7 @@ from sparsebnn.families.spike_slab import SpikeSlab
 from sparsebnn.flows import flow
 from sparsebnn.initial import Initial, fill
 from sparsebnn.kl import gaussian_log_prob
-from sparsebnn.masked import MaskedLinear
+from sparsebnn.masked import FoldedLinear, MaskedLinear
 from sparsebnn.noise import Noise
 from sparsebnn.priors import GaussianPrior, Prior, SpikeSlabPrior
 
@@ -117,7 +117,7 @@ class FlowFamily(Family):
             fill(parameter, self.initial.auxiliary)
         for chain in (self.q_flow, self.r_flow):
             for module in chain.modules():
-                if isinstance(module, MaskedLinear | nn.Linear):
+                if isinstance(module, MaskedLinear | FoldedLinear | nn.Linear):
                     module.reset_parameters()
 
     def inclusion_prob(self) -> Tensor:
