@@ -45,7 +45,7 @@ _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs
 class SparseBNN(BaseEstimator):  # type: ignore[misc]
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
-    _likelihood_name = ""
+    _task = "classification"
 
     # -- data in --------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             callbacks.append(self._held_out(inputs, y, w, seed))
             keep = self._kept_rows
             inputs, y, w = inputs[keep], y[keep], w[keep]
-        plan = planned(self.get_params(), len(inputs), owner)
+        plan = planned(self.get_params(), len(inputs), self._task, owner)
         form = self._likelihood(y)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
         data = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
@@ -126,8 +126,6 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         return probs / probs.sum(1, keepdims=True)
 
     def _ensemble_if_fitted(self) -> Any:
-        from sklearn.utils.validation import check_is_fitted
-
         check_is_fitted(self)
         return self._ensemble
 
@@ -137,7 +135,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        codes = self.predict_proba(X).argmax(1)
+        return self.classes_[codes]
 
     def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
         """Entropy of each prediction in nats, and the parts of it.
@@ -177,5 +176,6 @@ def _labels(y: Any) -> np.ndarray:
     if labels.dtype.kind == "O" and any(absent(v) for v in labels.tolist()):
         advice = "Drop the rows without a label."
         raise invalid("y", "SparseBNNClassifier", "free of missing labels", "missing ones", advice)
+    assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     return labels

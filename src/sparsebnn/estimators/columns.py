@@ -76,7 +76,7 @@ def label(value: Any) -> str:
     if isinstance(value, bool | np.bool_ | str):
         return str(value)
     if isinstance(value, numbers.Real) and float(value).is_integer():
-        return str(int(value))
+        return str(int(float(value)))
     return str(value)
 
 

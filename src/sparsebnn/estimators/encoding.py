@@ -23,7 +23,8 @@ def is_sparse(x: Any) -> bool:
 
 def is_frame(x: Any) -> bool:
     """Whether this is a pandas or polars frame (or anything with the same methods), or our own table."""
-    return isinstance(x, Table) or (hasattr(x, "columns") and (hasattr(x, "iloc") or hasattr(x, "get_columns")))
+    framed = hasattr(x, "columns") and (hasattr(x, "iloc") or hasattr(x, "get_columns"))
+    return isinstance(x, Table) or framed
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,15 @@ class Table:
     def without(self, name: str) -> Table:
         """All columns but one."""
         keep = [i for i, other in enumerate(self.names) if other != name]
-        return Table(*(tuple(field[i] for i in keep) for field in (self.names, self.values, self.categorical)))
+        return self.of_columns(keep)
+
+    def of_columns(self, index: Sequence[int]) -> Table:
+        """Some of the columns, by number."""
+        return Table(
+            tuple(self.names[i] for i in index),
+            tuple(self.values[i] for i in index),
+            tuple(self.categorical[i] for i in index),
+        )
 
     @classmethod
     def of(cls, x: Any) -> Table:
@@ -149,5 +158,7 @@ class Encoder:
 
     @classmethod
     def of_record(cls, record: Sequence[Mapping[str, Any]]) -> Encoder:
-        made = [{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()} for entry in record]
+        made: list[dict[str, Any]] = [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()} for entry in record
+        ]
         return cls(tuple(Column(**entry) for entry in made))

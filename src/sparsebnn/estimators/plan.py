@@ -22,7 +22,8 @@ __all__ = ["FAMILIES", "Plan", "network", "planned"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
-_STEPS = 400  # for little data
+_STEPS = {"classification": 400, "regression": 800}  # for little data
+_TEMPERATURE = {"classification": 0.1, "regression": 0.75}
 _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
@@ -63,13 +64,13 @@ def _batch_size(rows: int) -> int:
     return min(rows, int(min(1024, max(128, 2 ** round(math.log2(max(1, rows) / 10))))))
 
 
-def _epochs(rows: int, batch_size: int) -> int:
-    """400 steps for little data, growing with the root of the number of rows."""
-    steps = min(_MOST_STEPS, _STEPS * max(1.0, math.sqrt(rows / 1000.0)))
+def _epochs(rows: int, batch_size: int, task: str) -> int:
+    """Hundreds of steps for little data, growing with the root of the number of rows."""
+    steps = min(_MOST_STEPS, _STEPS[task] * max(1.0, math.sqrt(rows / 1000.0)))
     return max(3, math.ceil(steps / math.ceil(rows / batch_size)))
 
 
-def planned(given: dict[str, Any], rows: int, owner: str) -> Plan:
+def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     """The plan for so many rows; ``given`` are the estimator's parameters, 'auto' where it may choose."""
     hidden = given["hidden"]
     sizes = (50,) if hidden == "auto" else _sizes(hidden, owner)
@@ -79,12 +80,12 @@ def planned(given: dict[str, Any], rows: int, owner: str) -> Plan:
     check_count(batch_size, "batch_size", owner)
     epochs = given["epochs"]
     if epochs == "auto":
-        epochs = _epochs(rows, min(rows, batch_size))
+        epochs = _epochs(rows, min(rows, batch_size), task)
     check_count(epochs, "epochs", owner)
     rate = given["learning_rate"]
     rate = _FULL_RATE if rate == "auto" else _positive(rate, "learning_rate", owner)
     temperature = given["temperature"]
-    temperature = 0.1 if temperature == "auto" else _positive(temperature, "temperature", owner)
+    temperature = _TEMPERATURE[task] if temperature == "auto" else _positive(temperature, "temperature", owner)
     family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
     inclusion = given["prior_inclusion"]
     if not isinstance(inclusion, int | float) or not 0.0 < inclusion < 1.0:

@@ -90,7 +90,8 @@ def _merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
     1 − Π(1 − α̃), exactly.
     """
     merged = copy.deepcopy(network).double()
-    assert isinstance(merged, nn.Sequential) and isinstance(merged[0], Linear)
+    assert isinstance(merged, nn.Sequential)
+    assert isinstance(merged[0], Linear)
     first = merged[0]
     exclusion = 1.0 - first.weights.inclusion_prob()
     used = np.unique(column_of)

@@ -35,6 +35,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     (2, 2)
     """
 
+    _task = "regression"
+
     def __init__(
         self,
         *,
@@ -120,9 +122,10 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """``(rows, levels)`` quantiles of the predictive distribution (``(rows, targets, levels)`` for several).
+        """``(rows, levels)`` quantiles of the predictive distribution.
 
-        They are those of the mixture over draws, computed, not sampled.
+        For several targets ``(rows, targets, levels)``. They are those of the mixture
+        over draws, computed, not sampled.
         """
         check_is_fitted(self)
         listed = [float(level) for level in levels]

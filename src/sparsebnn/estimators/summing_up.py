@@ -54,7 +54,7 @@ def summary(estimator: Any, most: int | None) -> str:
         lines.append(f"… and {len(columns) - len(shown)} more columns (summary(most=None) lists all)")
     rule = "─" * max(map(len, lines))
     notes = [
-        "inclusion: probability that the column reaches an output; stability: share of replicates that use it",
+        "inclusion: probability that the column reaches an output; stability: share of replicates using it",
         "effect: " + _effect_note(estimator),
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])

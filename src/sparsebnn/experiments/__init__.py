@@ -19,4 +19,5 @@ STUDIES: dict[str, str] = {
     "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones.",
     "selection_fdr": "Choices by Bayesian FDR: the realised rate against the one asked for.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
+    "defaults": "The estimators' defaults beside scikit-learn's, on its bundled data sets.",
 }
