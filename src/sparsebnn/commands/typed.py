@@ -30,7 +30,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         family: str = typer.Option("lrt", help="lrt, flow, lbbnn or dense."),
         epochs: int = typer.Option(None, help="Passes over the data (default: by its size)."),
         time_budget: float = typer.Option(None, help="Seconds the training may take, about."),
-        replicates: int = typer.Option(3, help="Networks to train and average."),
+        replicates: int = typer.Option(5, help="Networks to train and average."),
         test_share: float = typer.Option(0.2, help="Share of the rows held out for the figures."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),
         seed: int = typer.Option(0, help="Seed of everything random."),

@@ -63,7 +63,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
         time_budget: float | None = None,
-        replicates: int = 3,
+        replicates: int = 5,
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
         temperature: Any = "auto",

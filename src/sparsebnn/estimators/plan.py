@@ -23,7 +23,7 @@ __all__ = ["FAMILIES", "Plan", "network", "planned"]
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
 _STEPS = {"classification": 400, "regression": 800}  # for little data
-_TEMPERATURE = {"classification": 0.1, "regression": 0.75}
+_TEMPERATURE = {"classification": 0.15, "regression": 0.75}
 _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2

@@ -141,7 +141,7 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
             training, _ = next(_splits(name, y, 5, 1, seed))
             x, y = x[training], y[training]
         splits = list(_splits(name, y, 4, 1, seed + 1))[:2]
-        candidates = (0.25, 0.5, 1.0) if name in REGRESSION else (0.05, 0.1, 0.2)
+        candidates = (0.5, 0.75, 1.0) if name in REGRESSION else (0.1, 0.15, 0.2)
         makers = {OURS + f" at temperature {t:g}": _methods(name, seed, temperature=t)[OURS] for t in candidates}
         others = _methods(name, seed)
         makers |= {method: others[method] for method in others if method != OURS}
