@@ -69,8 +69,14 @@ def test_dates_as_time_and_season():
     column = encoder.columns[0]
     assert column.kind == "date"
     raw = encoder.transform(table(day=days)) * column.scale + column.centre
-    expected = [(d - datetime.datetime(1970, 1, 1)).total_seconds() / 86400 for d in
-                (datetime.datetime(2020, 1, 1), datetime.datetime(2020, 7, 1), datetime.datetime(2021, 1, 1, 12))]
+    expected = [
+        (d - datetime.datetime(1970, 1, 1)).total_seconds() / 86400
+        for d in (
+            datetime.datetime(2020, 1, 1),
+            datetime.datetime(2020, 7, 1),
+            datetime.datetime(2021, 1, 1, 12),
+        )
+    ]
     np.testing.assert_allclose(raw[:, 0], expected, rtol=1e-12)
     np.testing.assert_allclose((raw[:, 1:] ** 2).sum(1), 1.0, rtol=1e-10)
 
@@ -141,7 +147,10 @@ class Frame:
 
 def test_frames_like_polars():
     encoder = learned(Table.of(Frame()))
-    assert [(c.name, c.kind, c.gaps) for c in encoder.columns] == [("n", "number", True), ("s", "category", True)]
+    assert [(c.name, c.kind, c.gaps) for c in encoder.columns] == [
+        ("n", "number", True),
+        ("s", "category", True),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,10 @@ def baselines(problem: Problem, x: np.ndarray, seed: int) -> list[dict[str, Any]
         return found
     classes = np.unique(y[training])
     codes = np.searchsorted(classes, y[test])
-    models = {"majority": DummyClassifier(strategy="prior"), "logistic regression": LogisticRegression(max_iter=1000)}
+    models = {
+        "majority": DummyClassifier(strategy="prior"),
+        "logistic regression": LogisticRegression(max_iter=1000),
+    }
     models["gradient boosting"] = HistGradientBoostingClassifier(random_state=seed)
     for name, model in models.items():
         probs = model.fit(x[training], y[training]).predict_proba(x[test])

@@ -57,7 +57,9 @@ def _parse(content: bytes, name: str) -> Table:
     first = text.lstrip().splitlines()[0]
     delimiter = max(",;\t|", key=first.count)
     try:
-        lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(map(str.strip, row))]
+        lines = [
+            row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(map(str.strip, row))
+        ]
     except csv.Error as error:
         raise _not_csv(name, str(error)) from error
     header, body = [cell.strip() for cell in lines[0]], lines[1:]
@@ -120,7 +122,8 @@ def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling.
 
     >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
-    (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object), ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"])
+    (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
+     ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"])
     """
     if values.dtype.kind in "biuf":
         return values, []

@@ -67,7 +67,8 @@ def _check_free(out: Path, force: bool) -> None:
     if not out.exists():
         return
     if not force:
-        raise InvalidInput(f"The folder {out} exists already. Choose another --out, or --force to replace it.")
+        advice = "Choose another --out, or --force to replace it."
+        raise InvalidInput(f"The folder {out} exists already. {advice}")
     if not out.is_dir() or (any(out.iterdir()) and not (out / "record.json").exists()):
         advice = "Choose another --out."
         raise invalid("out", "sparsebnn fit", "a run folder, to be replaced", str(out), advice)

@@ -39,7 +39,8 @@ def posed(table: Table, target: str, task: str, test_share: float, seed: int) ->
         raise invalid("test-share", "sparsebnn fit", "strictly between 0 and 1", test_share)
     if f"{target}.2" in table.names:
         advice = "Rename the columns of that name."
-        raise invalid("target", "sparsebnn fit", "the name of one column", f"{target!r}, twice or more,", advice)
+        got = f"{target!r}, twice or more,"
+        raise invalid("target", "sparsebnn fit", "the name of one column", got, advice)
     values = table.values[table.names.index(target)]
     inputs = table.without(target)
     if not inputs.names:
@@ -68,7 +69,8 @@ def posed(table: Table, target: str, task: str, test_share: float, seed: int) ->
         y = y.astype(str) if y.dtype.kind == "O" else y
         if len(np.unique(y)) < 2:
             got = f"{str(y[0])!r} in all rows"
-            raise invalid("target", "sparsebnn fit", "of at least 2 classes", got, "There is nothing to learn.")
+            advice = "There is nothing to learn."
+            raise invalid("target", "sparsebnn fit", "of at least 2 classes", got, advice)
     training, test = _split(y, task, test_share, seed)
     return Problem(task, target, inputs, y, np.flatnonzero(there), training, test, tuple(notes))
 
@@ -100,7 +102,12 @@ def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarra
         count = min(len(group) - 1, round(share * len(group)))
         test += random.permutation(group)[: max(0, count)].tolist()
     if not test:
-        test = [int(random.randint(len(y)))]
+        largest = max(groups, key=len)
+        if len(largest) < 2:
+            got = f"{len(y)} classes in {len(y)} rows"
+            advice = "Choose another target, or join classes."
+            raise invalid("target", "sparsebnn fit", "of classes with several rows", got, advice)
+        test = [int(random.choice(largest))]
     held = np.zeros(len(y), dtype=bool)
     held[test] = True
     return np.flatnonzero(~held), np.flatnonzero(held)

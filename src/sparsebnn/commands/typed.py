@@ -21,9 +21,9 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
     debugging = typer.Option(False, "--debug", help="Show the traceback of an error.")
     as_json = typer.Option(False, "--json", help="Print JSON for machines.")
 
-    @app.command()
+    @app.command()  # type: ignore[untyped-decorator]
     def fit(
-        data: str = typer.Argument(..., help="A .csv, .parquet or .npz file; - reads CSV from standard input."),
+        data: str = typer.Argument(..., help="A .csv, .parquet or .npz file; - is CSV on standard input."),
         target: str = typer.Option(..., help="The column to predict."),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
@@ -73,10 +73,10 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
             elif not quiet:
                 _show(record, out)
 
-    @app.command()
+    @app.command()  # type: ignore[untyped-decorator]
     def predict(
         model: Path = typer.Argument(..., help="A run folder, or its model.safetensors."),
-        data: str = typer.Argument(..., help="New rows with the columns of training; - reads standard input."),
+        data: str = typer.Argument(..., help="New rows with the columns of training; - is standard input."),
         out: Path = typer.Option(None, help="Where the CSV goes (default: standard output)."),
         force: bool = typer.Option(False, "--force", help="Replace an existing file."),
         quiet: bool = typer.Option(False, "--quiet", help="Print nothing but errors (and the rows)."),
@@ -93,7 +93,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
             if out is not None and not quiet:
                 print(f"{len(table)} rows predicted: {out}", file=sys.stderr)
 
-    @app.command()
+    @app.command()  # type: ignore[untyped-decorator]
     def info(
         model: Path = typer.Argument(..., help="A run folder, or its model.safetensors."),
         json_: bool = as_json,

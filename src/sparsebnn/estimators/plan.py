@@ -85,7 +85,9 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     rate = given["learning_rate"]
     rate = _FULL_RATE if rate == "auto" else _positive(rate, "learning_rate", owner)
     temperature = given["temperature"]
-    temperature = _TEMPERATURE[task] if temperature == "auto" else _positive(temperature, "temperature", owner)
+    temperature = (
+        _TEMPERATURE[task] if temperature == "auto" else _positive(temperature, "temperature", owner)
+    )
     family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
     inclusion = given["prior_inclusion"]
     if not isinstance(inclusion, int | float) or not 0.0 < inclusion < 1.0:

@@ -142,14 +142,17 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
             x, y = x[training], y[training]
         splits = list(_splits(name, y, 4, 1, seed + 1))[:2]
         candidates = (0.5, 0.75, 1.0) if name in REGRESSION else (0.1, 0.15, 0.2)
-        makers = {OURS + f" at temperature {t:g}": _methods(name, seed, temperature=t)[OURS] for t in candidates}
+        makers = {
+            f"{OURS} at temperature {t:g}": _methods(name, seed, temperature=t)[OURS] for t in candidates
+        }
         others = _methods(name, seed)
         makers |= {method: others[method] for method in others if method != OURS}
         for method, make in makers.items():
             row = _measure(name, method, make, x, y, splits)
             loss = None if row.log_loss is None else float(np.mean(row.log_loss))
-            found.append({"data": name, "method": method, "score": float(np.mean(row.score)), "log_loss": loss})
-            tell(f"{name:<14}{method:<28}{found[-1]['score']:.4f}  {'' if loss is None else f'{loss:.4f}'}")
+            score = float(np.mean(row.score))
+            found.append({"data": name, "method": method, "score": score, "log_loss": loss})
+            tell(f"{name:<14}{method:<28}{score:.4f}  {'' if loss is None else f'{loss:.4f}'}")
     return found
 
 
@@ -159,7 +162,8 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The table of docs/defaults.md from the rows of the result file."""
     lines = [
-        "| data | method | accuracy (diabetes: R²) | against the best peer | log-loss | against the best peer | seconds a fit |",
+        "| data | method | accuracy (diabetes: R²) | against the best peer | log-loss | against the best peer "
+        "| seconds a fit |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in dict.fromkeys(row["data"] for row in rows):
@@ -172,7 +176,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         low = None if name in REGRESSION else min(float(np.mean(row["log_loss"])) for row in peers)
         for row in own:
             score, ours = float(np.mean(row["score"])), row["method"] == OURS
-            cells = [name.replace("_", " "), row["method"], f"{score:.4f}", f"{score - best:+.4f}" if ours else ""]
+            cells = [name.replace("_", " "), row["method"], f"{score:.4f}"]
+            cells.append(f"{score - best:+.4f}" if ours else "")
             if low is None:
                 cells += ["", ""]
             else:
@@ -199,12 +204,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = arguments("defaults", "The estimators' defaults beside scikit-learn's.", argv, [options])
     study = Study("defaults", given)
     if given.validate:
-        record = {"experiment": "defaults --validate", "provenance": study.provenance([given.seed])}
-        record["provenance"]["command"] += " --validate"
+        found = validate(given.seed)
+        made = study.provenance([given.seed])
+        made["command"] += " --validate"
         path = Path(given.out) / "results" / "defaults" / "validation.json"
-        record["rows"] = validate(given.seed)
-        record["provenance"]["seconds"] = study.provenance([])["seconds"]
-        write_json(path, rounded(record))
+        write_json(path, rounded({"experiment": "defaults", "provenance": made, "rows": found}))
         return 0
     spec = Spec(seed=given.seed)
     if given.quick:
