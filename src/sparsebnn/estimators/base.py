@@ -28,6 +28,7 @@ except ImportError as missing:
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators import explaining, storing, summing_up
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
+from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.plan import Plan, network, planned
 from sparsebnn.estimators.posterior import Ensemble
 from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidation
@@ -37,6 +38,8 @@ from sparsebnn.training import Callback, Run, train
 
 __all__ = ["SparseBNN"]
 
+_FOLDS = 5
+_LEAST_TO_CALIBRATE = 30
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
 _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
@@ -115,7 +118,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         x = self._encoder.transform(table)
         self._seed, self.n_rows_ = seed, len(x)
         run = self._train(x, targets, weight, seed, began)
-        self._keep(run, x)
+        self._keep(run, x, targets, weight)
         self.seconds_ = time.monotonic() - began
         return self
 
@@ -129,10 +132,14 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             inputs, y, w = inputs[keep], y[keep], w[keep]
         plan = planned(self.get_params(), len(inputs), self._task, owner)
         form = self._likelihood(y)
+        self._fold = self._folds(plan, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
+        options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
+        if self._fold is not None:
+            options |= {"likelihood": Folded(form), "vary": {"held": list(range(plan.replicates))}}
+            y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
         data = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
         device = self._device(plan, inputs)
-        options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
         options |= {"device": device, "progress": None if self.verbose else False}
         with _threads(plan, inputs.shape[1], device):
             if self.time_budget is not None:
@@ -149,6 +156,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             if isinstance(callback, OnValidation):
                 callback.restore(run)
         return run
+
+    def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
+        """Which rows each replicate leaves out; None where nothing is calibrated."""
+        if not self.calibrate or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
+            return None
+        return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> OnValidation:
         """Rows for the validation ELBO; ``_kept_rows`` are the others."""
@@ -182,11 +195,17 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
     # -- what was learned -----------------------------------------------------------------------------
 
-    def _keep(self, run: Run, x: np.ndarray) -> None:
+    def _keep(self, run: Run, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
         objectives = [run.replicas.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
-        self._likelihoods = [each.likelihood for each in objectives]
+        forms = [each.likelihood for each in objectives]
+        self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
+        self.sharpness_ = 1.0
+        if self._fold is not None and len(living) == len(run.seeds):
+            with _one_thread():
+                self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
+        del self._fold
         self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
@@ -207,7 +226,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _ensemble(self) -> Ensemble:
-        return Ensemble(self.networks_, self._likelihoods)
+        return Ensemble(self.networks_, self._likelihoods, self.sharpness_)
 
     def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""

@@ -38,6 +38,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
     target_density : end when the share of weights left is down at this.
+    calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp the predictions are
+        (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda".
@@ -72,6 +74,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         patience: int = 5,
         target_density: float | None = None,
         class_weight: Any = None,
+        calibrate: bool = True,
         n_draws: int = 100,
         device: str = "auto",
         random_state: Any = 0,
@@ -92,6 +95,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self.patience = patience
         self.target_density = target_density
         self.class_weight = class_weight
+        self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
         self.random_state = random_state

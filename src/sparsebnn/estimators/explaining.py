@@ -121,7 +121,7 @@ def _in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, T
     """Regression: means only, in units of the target."""
     form = estimator._likelihoods[0]
     if not isinstance(form, Gaussian):
-        return values, slopes
+        return estimator.sharpness_ * values, estimator.sharpness_ * slopes
     scale, shift = torch.from_numpy(estimator._y_std), torch.from_numpy(estimator._y_mean)
     count = form.n_targets
     return values[..., :count] * scale + shift, slopes[..., :count] * scale

@@ -31,6 +31,7 @@ class Ensemble:
 
     networks: Sequence[nn.Module]
     likelihoods: Sequence[Likelihood]
+    sharpness: float = 1.0
 
     def draws(
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
@@ -52,14 +53,15 @@ class Ensemble:
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities of every draw."""
-        return class_probs(outputs, self.likelihoods[0])
+        return class_probs(self.sharpness * outputs, self.likelihoods[0])
 
     def means_and_stds(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of every draw, ``(replicates · draws, rows, targets)``."""
         found = []
         for form, each in zip(self.likelihoods, outputs):
             assert isinstance(form, Gaussian)
-            found.append(copy.deepcopy(form).to(each.device).double().mean_and_std(each))
+            mean, std = copy.deepcopy(form).to(each.device).double().mean_and_std(each)
+            found.append((mean, self.sharpness * std))
         with torch.no_grad():
             return torch.cat([m for m, _ in found]).detach(), torch.cat([s for _, s in found]).detach()
 

@@ -23,6 +23,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
     Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
 
+    calibrate : False here: the noise that is learned needs no correction, and leaving rows out costs accuracy.
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row.
 
     ``y`` may have several columns; it is standardised inside. Attributes as for the classifier.
@@ -55,6 +56,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         patience: int = 5,
         target_density: float | None = None,
         noise: str = "learned",
+        calibrate: bool = False,
         n_draws: int = 100,
         device: str = "auto",
         random_state: Any = 0,
@@ -75,6 +77,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.patience = patience
         self.target_density = target_density
         self.noise = noise
+        self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
         self.random_state = random_state

@@ -85,6 +85,7 @@ def save(estimator: Any, path: Path) -> Path:
         "replicates": len(estimator.networks_),
         "seed": estimator._seed,
         "rows": estimator.n_rows_,
+        "sharpness": estimator.sharpness_,
         "history": estimator.history_,
         "effects": estimator.effects_.record(),
         "stopped_because": estimator.stopped_because_,
@@ -129,6 +130,7 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
         estimator.feature_names_in_ = np.array(record["names"], dtype=object)
     estimator.plan_ = plans.Plan(**{**record["plan"], "hidden": tuple(record["plan"]["hidden"])})
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
+    estimator.sharpness_ = record["sharpness"]
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
     estimator.effects_ = Effects.of_record(record["effects"])
     estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]
