@@ -62,7 +62,7 @@ def test_probabilities_are_the_average_over_drawn_networks(fitted):
         seed=fitted._seed,
     )
     ((_, outputs),) = draws
-    yes = torch.sigmoid(outputs[..., 0]).mean((0, 1)).numpy()
+    yes = torch.sigmoid(fitted.sharpness_ * outputs[..., 0]).mean((0, 1)).numpy()
     np.testing.assert_allclose(fitted.predict_proba(x)[:, 1], yes, rtol=1e-12)
 
 
@@ -119,7 +119,7 @@ def test_contributions_sum_to_the_outputs(flowers):
     values, slopes = _slopes(
         model, torch.from_numpy(model._encoder.transform(model._table(x[:6], False))), 40
     )
-    np.testing.assert_allclose(total, values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(total, model.sharpness_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
     assert (explained.low <= explained.contributions + 1e-12).all()
     assert slopes.shape == (40, 6, 4, 3)
 
@@ -305,7 +305,8 @@ def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
         ),
         (
             {"hidden": "wide"},
-            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. Got 'wide' instead.",
+            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
+            "Got 'wide' instead.",
         ),
     ],
 )

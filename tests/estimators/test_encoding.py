@@ -30,6 +30,12 @@ def test_numbers_as_scikit_learn_scales_them():
     np.testing.assert_allclose(ours, StandardScaler().fit_transform(x), rtol=1e-10)
 
 
+@pytest.mark.parametrize("unit", [1e300, 1e-300])
+def test_numbers_at_the_ends_of_the_range(unit):
+    given = Table.of(unit * np.array([[1.0], [3.0]]))
+    np.testing.assert_allclose(learned(given).transform(given), [[-1.0], [1.0]], rtol=1e-10)
+
+
 def test_a_weight_of_two_is_two_rows():
     x = np.random.RandomState(1).randn(20, 3)
     twice = Table.of(np.concatenate([x, x[:5]]))

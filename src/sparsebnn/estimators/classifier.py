@@ -38,7 +38,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
     target_density : end when the share of weights left is down at this.
-    calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp the predictions are
+    calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
         (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.

@@ -256,8 +256,11 @@ def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Col
     for i in range(raw.shape[1]):
         there = ~np.isnan(raw[:, i])
         x, w = raw[there, i], weight[there]
-        middle = float(np.average(x, weights=w))
-        std = math.sqrt(float(np.average((x - middle) ** 2, weights=w)))
+        # Squares of very large or very small numbers would leave the range of floats.
+        unit = float(np.abs(x).max()) or 1.0
+        middle = float(np.average(x / unit, weights=w))
+        std = unit * math.sqrt(float(np.average((x / unit - middle) ** 2, weights=w)))
+        middle = unit * middle
         if i >= plain:
             std = max(std, _LEAST_STD)
         elif not std > 1e-9 * max(abs(middle), 1e-300):
