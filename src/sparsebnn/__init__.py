@@ -1,5 +1,7 @@
 """Sparse Bayesian neural networks: every weight with its posterior inclusion probability."""
 
+from typing import Any
+
 from sparsebnn import data, metrics, saving, selection
 from sparsebnn.conversion import convert
 from sparsebnn.initial import He, Initial, Normal, Uniform
@@ -38,3 +40,18 @@ __all__ = [
     "selection",
     "train",
 ]
+
+_ESTIMATORS = ("SparseBNNClassifier", "SparseBNNRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, which bring scikit-learn along, are loaded when they are asked for."""
+    if name in _ESTIMATORS:
+        from sparsebnn import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'sparsebnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ESTIMATORS])

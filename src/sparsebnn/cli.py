@@ -124,6 +124,9 @@ def _app() -> Any:
         with _one_line_errors(debug):
             raise typer.Exit(_bench(options or []))
 
+    from sparsebnn.commands import typed
+
+    typed.register(app, _one_line_errors)
     return app
 
 

@@ -1,0 +1,1 @@
+"""What the commands ``fit``, ``predict`` and ``info`` do; ``cli`` parses and prints."""

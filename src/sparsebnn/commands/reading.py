@@ -1,0 +1,143 @@
+"""Files of rows to tables: CSV (also from standard input), Parquet, NumPy archives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.estimators.columns import absent, names_apart
+from sparsebnn.estimators.encoding import Table
+
+__all__ = ["read_table", "spellings"]
+
+_GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}
+_TEXT = (".csv", ".tsv", ".txt", "")
+
+
+def read_table(source: str) -> Table:
+    """The table in a file, or on standard input for ``-``."""
+    if source == "-":
+        return _parse(sys.stdin.buffer.read(), "standard input")
+    path = Path(source)
+    if not path.exists():
+        raise InvalidInput(f"There is no file {source}. Check the path.")
+    if path.is_dir():
+        raise InvalidInput(f"{source} is a folder. Give a .csv, .parquet or .npz file.")
+    if path.suffix == ".npz":
+        return _npz(path)
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    if path.suffix not in _TEXT:
+        expected = "a .csv, .tsv, .parquet or .npz file"
+        raise invalid("data", "sparsebnn", expected, repr(path.name), "Convert it first.")
+    return _parse(path.read_bytes(), source)
+
+
+def _not_csv(name: str, why: str, advice: str = "") -> InvalidInput:
+    return InvalidInput(f"{name} cannot be read as CSV: {why}. {advice}".rstrip())
+
+
+def _parse(content: bytes, name: str) -> Table:
+    if b"\x00" in content:
+        raise _not_csv(name, "it holds binary data", "Give a text file of rows with a header line.")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    if not text.strip():
+        raise InvalidInput(f"{name} is empty. Give a file with a header line and rows.")
+    first = text.lstrip().splitlines()[0]
+    delimiter = max(",;\t|", key=first.count)
+    try:
+        lines = [
+            row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(map(str.strip, row))
+        ]
+    except csv.Error as error:
+        raise _not_csv(name, str(error)) from error
+    header, body = [cell.strip() for cell in lines[0]], lines[1:]
+    if not body:
+        raise InvalidInput(f"{name} has a header and no rows. Give at least one row.")
+    for number, row in enumerate(body, start=2):
+        if len(row) != len(header):
+            why = f"row {number} has {len(row)} cells and the header {len(header)}"
+            raise _not_csv(name, why, "Check that cell and the file's quotes and separators.")
+    named = [cell or f"column {i}" for i, cell in enumerate(header, start=1)]
+    columns = tuple(_column([row[i] for row in body]) for i in range(len(header)))
+    return Table(tuple(names_apart(named)), columns, (False,) * len(columns))
+
+
+def _column(cells: list[str]) -> np.ndarray:
+    """Numbers where all that is there is a number; else words, None where missing."""
+    words = [cell.strip() for cell in cells]
+    present = [None if word.lower() in _GAPS else word for word in words]
+    try:
+        return np.array([np.nan if word is None else float(word) for word in present])
+    except ValueError:
+        found = np.empty(len(present), dtype=object)
+        found[:] = present
+        return found
+
+
+def _npz(path: Path) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{path} cannot be read as .npz: {error}. Save plain arrays.") from error
+    names: list[str] = []
+    values: list[np.ndarray] = []
+    for name, array in arrays.items():
+        flat = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
+        many = flat.shape[1] > 1
+        names += [f"{name}{i}" if many else name for i in range(flat.shape[1])]
+        values += list(flat.T)
+    if not values or len({len(v) for v in values}) != 1:
+        raise InvalidInput(f"{path} must hold arrays with the same number of rows.")
+    return Table(tuple(names_apart(names)), tuple(values), (False,) * len(values))
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        import pandas
+    except ImportError as error:
+        message = "Reading .parquet needs pandas and pyarrow: pip install pandas pyarrow"
+        raise ImportError(message) from error
+    try:
+        return Table.of(pandas.read_parquet(path))
+    except (ValueError, OSError) as error:
+        raise InvalidInput(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Labels in one spelling each, and notes on those that were joined.
+
+    Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling.
+
+    >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
+    (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
+     ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"])
+    """
+    if values.dtype.kind in "biuf":
+        return values, []
+    words = [None if absent(v) else str(v).strip() for v in values.tolist()]
+    counts = Counter(word for word in words if word is not None)
+    groups: dict[str, list[str]] = {}
+    for word in sorted(counts, key=lambda w: (-counts[w], w)):
+        groups.setdefault(" ".join(word.casefold().split()), []).append(word)
+    chosen = {word: group[0] for group in groups.values() for word in group}
+    joined: Any = np.empty(len(words), dtype=object)
+    joined[:] = [None if word is None else chosen[word] for word in words]
+    notes = [
+        f"the labels {', '.join(map(repr, group))} are taken as one class: {group[0]!r}"
+        for group in groups.values()
+        if len(group) > 1
+    ]
+    return joined, notes

@@ -1,0 +1,33 @@
+"""The scikit-learn surface: estimators that take a table and need no settings.
+
+Importing this package loads scikit-learn; ``import sparsebnn`` does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparsebnn.estimators import storing
+from sparsebnn.estimators.classifier import SparseBNNClassifier
+from sparsebnn.estimators.encoding import Encoder, Table
+from sparsebnn.estimators.explaining import Effects, Explanation
+from sparsebnn.estimators.regressor import SparseBNNRegressor
+from sparsebnn.estimators.storing import EstimatorError
+
+__all__ = [
+    "Effects",
+    "Encoder",
+    "EstimatorError",
+    "Explanation",
+    "SparseBNNClassifier",
+    "SparseBNNRegressor",
+    "Table",
+    "load",
+]
+
+
+def load(path: str | Path) -> Any:
+    """The classifier or regressor that its ``save`` wrote, whichever it is."""
+    kinds = (SparseBNNClassifier, SparseBNNRegressor)
+    return storing.load(Path(path), {kind.__name__: kind for kind in kinds})

@@ -1,0 +1,330 @@
+"""What both estimators share: data in, training, fitted attributes. All work is in ``fit``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_consistent_length,
+        check_is_fitted,
+        check_random_state,
+        validate_data,
+    )
+except ImportError as missing:
+    raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.estimators import explaining, storing, summing_up
+from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
+from sparsebnn.estimators.folding import Folded, folds, sharpness
+from sparsebnn.estimators.plan import Plan, network, planned
+from sparsebnn.estimators.posterior import Ensemble
+from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidation
+from sparsebnn.likelihoods import Likelihood
+from sparsebnn.networks import density
+from sparsebnn.training import Callback, Run, train
+
+__all__ = ["SparseBNN"]
+
+_FOLDS = 5
+_LEAST_TO_CALIBRATE = 30
+_ROWS_FOR_EFFECTS = 200
+_DRAWS_FOR_EFFECTS = 60
+_SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
+
+
+class SparseBNN(BaseEstimator):  # type: ignore[misc]
+    """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
+
+    _task = "classification"
+
+    # -- data in --------------------------------------------------------------------------------------
+
+    def _table(self, X: Any, reset: bool) -> Table:
+        """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
+        least = 2 if reset else 1
+        if isinstance(X, Table):
+            self._names_of(X, reset)
+            return X
+        if is_frame(X) or _holds_words(X):
+            X = X if is_frame(X) else np.asarray(X, dtype=object)
+            validate_data(self, X=X, reset=reset, skip_check_array=True)
+            rows = X.shape[0]
+            if rows < least:
+                found = f"Found array with {rows} sample(s) (shape={X.shape})"
+                raise ValueError(f"{found} while a minimum of {least} is required.")
+            return Table.of(X)
+        checked = validate_data(
+            self,
+            X=X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=least,
+        )
+        table = Table.of(checked)
+        names = getattr(self, "feature_names_in_", None)
+        return table if names is None else dataclasses.replace(table, names=tuple(map(str, names)))
+
+    def _names_of(self, table: Table, reset: bool) -> None:
+        if reset:
+            self.feature_names_in_ = np.array(table.names, dtype=object)
+            self.n_features_in_ = len(table.names)
+        elif table.names != tuple(self.feature_names_in_):
+            expected = f"those of training: {', '.join(map(str, self.feature_names_in_))}"
+            raise invalid("columns", type(self).__name__, expected, ", ".join(table.names))
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """The encoded inputs of new rows."""
+        check_is_fitted(self)
+        return self._encoder.transform(self._table(X, reset=False))
+
+    # -- training -------------------------------------------------------------------------------------
+
+    def _likelihood(self, y: Tensor) -> Likelihood:
+        raise NotImplementedError
+
+    def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
+        """Everything after ``__init__``: ``prepare(rows, weight)`` gives targets and their weights."""
+        owner = type(self).__name__
+        began = time.monotonic()
+        check_choice(self.model, ("average", "median"), "model", owner)
+        check_count(self.n_draws, "n_draws", owner)
+        if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
+            check_consistent_length(X, sample_weight)
+        table = self._table(X, reset=True)
+        weight = _weights(sample_weight, len(table))
+        targets, weight = prepare(len(table), weight)
+        kept = weight > 0.0
+        if not kept.any():
+            raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
+        if not kept.all():
+            table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
+        seed = _seed(self.random_state)
+        self._encoder = Encoder.learned(table, weight)
+        x = self._encoder.transform(table)
+        self._seed, self.n_rows_ = seed, len(x)
+        run = self._train(x, targets, weight, seed, began)
+        self._keep(run, x, targets, weight)
+        self.seconds_ = time.monotonic() - began
+        return self
+
+    def _train(self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, began: float) -> Run:
+        owner = type(self).__name__
+        inputs, w = torch.from_numpy(x).float(), torch.from_numpy(weight).float()
+        callbacks: list[Callback] = []
+        if self.early_stopping:
+            callbacks.append(self._held_out(inputs, y, w, seed))
+            keep = self._kept_rows
+            inputs, y, w = inputs[keep], y[keep], w[keep]
+        plan = planned(self.get_params(), len(inputs), self._task, owner)
+        form = self._likelihood(y)
+        self._fold = self._folds(plan, y, seed)
+        template = network(plan, inputs.shape[1], form.n_outputs(y))
+        options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
+        if self._fold is not None:
+            options |= {"likelihood": Folded(form), "vary": {"held": list(range(plan.replicates))}}
+            y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
+        data = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
+        device = self._device(plan, inputs)
+        options |= {"device": device, "progress": None if self.verbose else False}
+        with _threads(plan, inputs.shape[1], device):
+            if self.time_budget is not None:
+                plan = self._within_time(plan, template, data, options, began)
+                callbacks.append(AtTime(self.time_budget, began))
+            if self.target_density is not None:
+                callbacks.append(AtDensity(_share(self.target_density, "target_density", owner)))
+            self.plan_, self.stopped_because_ = plan, "all epochs are done"
+            try:
+                run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
+            except Enough as enough:
+                run, self.stopped_because_ = enough.run, enough.why
+        for callback in callbacks:
+            if isinstance(callback, OnValidation):
+                callback.restore(run)
+        return run
+
+    def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
+        """Which rows each replicate leaves out; None where nothing is calibrated."""
+        if not self.calibrate or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
+            return None
+        return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
+
+    def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> OnValidation:
+        """Rows for the validation ELBO; ``_kept_rows`` are the others."""
+        owner = type(self).__name__
+        share = _share(self.validation_fraction, "validation_fraction", owner)
+        count = max(1, round(share * len(x)))
+        if count >= len(x):
+            raise invalid("validation_fraction", owner, "a share that leaves rows to train on", share)
+        order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x)))
+        held, self._kept_rows = order[:count].sort().values, order[count:].sort().values
+        return OnValidation(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
+
+    def _within_time(
+        self, plan: Plan, template: Any, data: tuple[Tensor, ...], options: dict[str, Any], began: float
+    ) -> Plan:
+        """As many epochs as the time allows, by the pace of two trial epochs, so that the schedule ends."""
+        if not float(self.time_budget) > 0.0:
+            raise invalid("time_budget", type(self).__name__, "positive seconds", self.time_budget)
+        trial = dataclasses.replace(plan.settings, epochs=2)
+        run = train(template, data, settings=trial, **options)
+        pace = run.history[-1].seconds
+        left = 0.85 * self.time_budget - (time.monotonic() - began)
+        return dataclasses.replace(plan, epochs=max(1, min(plan.epochs, int(left / max(pace, 1e-6)))))
+
+    def _device(self, plan: Plan, x: Tensor) -> str:
+        if str(self.device) != "auto":
+            return str(self.device)
+        # Compiling for a GPU takes longer than training a small network on a CPU.
+        work = len(x) * plan.epochs * x.shape[1] * max(plan.hidden, default=1) * plan.replicates
+        return "cuda" if torch.cuda.is_available() and work > 1e12 else "cpu"
+
+    # -- what was learned -----------------------------------------------------------------------------
+
+    def _keep(self, run: Run, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
+        living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
+        objectives = [run.replicas.unstack(k).to("cpu") for k in living]
+        self.networks_ = [each.network for each in objectives]
+        forms = [each.likelihood for each in objectives]
+        self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
+        self.sharpness_ = 1.0
+        if self._fold is not None and len(living) == len(run.seeds):
+            with _one_thread():
+                self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
+        del self._fold
+        self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
+        self.n_epochs_ = len(self.history_)
+        self._describe()
+        step = max(1, len(x) // _ROWS_FOR_EFFECTS)
+        with _one_thread():
+            self.effects_ = explaining.effects(self, x[::step][:_ROWS_FOR_EFFECTS], _DRAWS_FOR_EFFECTS)
+
+    def _describe(self) -> None:
+        """The attributes that follow from networks and encoder."""
+        columns = self._encoder.columns
+        self.density_ = float(np.mean([density(each).overall for each in self.networks_]))
+        column_of = self._encoder.column_of
+        ensemble = self._ensemble
+        self.inclusion_ = ensemble.inclusion(column_of, len(columns)).mean(0)
+        self.stability_ = ensemble.median_columns(column_of, len(columns)).mean(0)
+        names = np.array([column.name for column in columns], dtype=object)
+        self.selected_features_ = names[self.stability_ > 0.5]
+
+    @property
+    def _ensemble(self) -> Ensemble:
+        return Ensemble(self.networks_, self._likelihoods, self.sharpness_)
+
+    def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """``(rows, outputs of every replicate and draw)`` for new rows."""
+        x = self._inputs(X)
+        each = -(-(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
+        device = "cpu" if str(self.device) == "auto" else str(self.device)
+        with _one_thread() if len(x) < 5000 else contextlib.nullcontext():
+            yield from self._ensemble.draws(x, each, self.model, self._seed, device)
+
+    def explain(self, X: Any, *, n_draws: int = 100, level: float = 0.9) -> explaining.Explanation:
+        """What each column contributes to each prediction, with intervals over draws.
+
+        See :class:`sparsebnn.estimators.Explanation`.
+        """
+        x = self._inputs(X)
+        with _one_thread():
+            return explaining.explain(self, x, n_draws, level)
+
+    def summary(self, most: int | None = 20) -> str:
+        """What was learned as one readable table; ``most`` columns are listed (None: all)."""
+        check_is_fitted(self)
+        return summing_up.summary(self, most)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted estimator to one safetensors file, without pickle; ``load`` brings it back."""
+        check_is_fitted(self)
+        return storing.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Any:
+        """The estimator that :meth:`save` wrote."""
+        return storing.load(Path(path), {kind.__name__: kind for kind in _kinds(cls)})
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "networks_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _kinds(cls: type) -> list[type]:
+    return [cls] if cls is not SparseBNN else list(cls.__subclasses__())
+
+
+def _holds_words(x: Any) -> bool:
+    """Whether an array or list of rows has entries that are words, not numbers."""
+    if is_sparse(x) or isinstance(x, Tensor):
+        return False
+    try:
+        array = x if isinstance(x, np.ndarray) else np.asarray(x, dtype=object)
+    except ValueError:
+        return False
+    if array.ndim != 2 or array.dtype.kind not in "OUS":
+        return False
+    return any(isinstance(v, str) and not _numeric(v) for v in array.ravel().tolist())
+
+
+def _numeric(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _weights(sample_weight: Any, rows: int) -> np.ndarray:
+    return _check_sample_weight(
+        sample_weight, np.empty((rows, 1)), dtype=np.float64, ensure_non_negative=True
+    )
+
+
+def _share(value: Any, what: str, owner: str) -> float:
+    if isinstance(value, bool | str) or not 0.0 < float(value) < 1.0:
+        raise invalid(what, owner, "strictly between 0 and 1", repr(value))
+    return float(value)
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _threads(plan: Plan, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
+    """Small matrices lose by being shared out between threads."""
+    sizes: Sequence[int] = (inputs, *plan.hidden)
+    work = plan.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * plan.replicates
+    return _one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()

@@ -1,0 +1,185 @@
+"""``SparseBNNClassifier``: classes from a sparse Bayesian neural network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
+
+from sparsebnn.checks import check_count, invalid
+from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.columns import absent
+from sparsebnn.likelihoods import Bernoulli, Categorical, Likelihood
+from sparsebnn.metrics import entropy
+
+__all__ = ["SparseBNNClassifier"]
+
+
+class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
+    """Classification by sparse Bayesian neural networks; works without touching a parameter.
+
+    ``X`` may be a numpy array, a pandas or polars frame or a sparse matrix, with numbers, words, dates and
+    missing values; inputs are standardised inside. ``y`` holds labels of any type.
+
+    Parameters
+    ----------
+    family : "lrt" (LBBNN-LRT), "flow" (LBBNN-FLOW), "lbbnn" (LBBNN) or "dense" (no sparsity).
+    model : "average" predicts with all structures, "median" with the median probability model alone.
+    hidden : sizes of the hidden layers, or "auto".
+    prior_inclusion : probability, before the data, of a weight being there.
+    epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
+        below 1 weighs the KL down (a tempered posterior); 1 is the Bayes posterior.
+    time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
+    replicates : networks trained from different seeds; predictions average over them.
+    early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
+    target_density : end when the share of weights left is down at this.
+    calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
+        (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
+    class_weight : None, "balanced", or a weight per class.
+    n_draws : draws of the weights behind a prediction, over all replicates.
+    device : "auto", "cpu" or "cuda".
+    random_state : the seed of everything random.
+
+    Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
+    output by included weights), ``selected_features_``, ``stability_`` (share of replicates whose median
+    model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``.
+
+    >>> import numpy as np
+    >>> X = np.random.RandomState(0).randn(60, 3)
+    >>> model = SparseBNNClassifier(epochs=20, replicates=1).fit(X, X[:, 0] > 0)
+    >>> model.predict_proba(X[:2]).sum(1)
+    array([1., 1.])
+    """
+
+    def __init__(
+        self,
+        *,
+        family: str = "lrt",
+        model: str = "average",
+        hidden: Any = "auto",
+        prior_inclusion: float = 0.1,
+        epochs: Any = "auto",
+        time_budget: float | None = None,
+        replicates: int = 5,
+        batch_size: Any = "auto",
+        learning_rate: Any = "auto",
+        temperature: Any = "auto",
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 5,
+        target_density: float | None = None,
+        class_weight: Any = None,
+        calibrate: bool = True,
+        n_draws: int = 100,
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.family = family
+        self.model = model
+        self.hidden = hidden
+        self.prior_inclusion = prior_inclusion
+        self.epochs = epochs
+        self.time_budget = time_budget
+        self.replicates = replicates
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.temperature = temperature
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.target_density = target_density
+        self.class_weight = class_weight
+        self.calibrate = calibrate
+        self.n_draws = n_draws
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNClassifier:
+        """Train on rows ``X`` and labels ``y``; a weight of 2 counts as two equal rows."""
+
+        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+            labels = _labels(y)
+            check_consistent_length(np.empty(rows), labels)
+            self.classes_, codes = np.unique(labels, return_inverse=True)
+            if len(self.classes_) < 2:
+                got = f"1 class ({self.classes_[0]!r})"
+                advice = "With a single class there is nothing to tell apart."
+                raise invalid("y", "SparseBNNClassifier", "of at least 2 classes", got, advice)
+            if self.class_weight is not None:
+                weight = weight * compute_sample_weight(self.class_weight, labels)
+            dtype = np.float32 if len(self.classes_) == 2 else np.int64
+            return torch.from_numpy(codes.astype(dtype)), weight
+
+        return self._fit(X, prepare, sample_weight)
+
+    def _likelihood(self, y: torch.Tensor) -> Likelihood:
+        return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """``(rows, classes)``: probabilities averaged over draws and replicates."""
+        ensemble = self._ensemble_if_fitted()
+        parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X)]
+        probs = torch.cat(parts).cpu().numpy()
+        return probs / probs.sum(1, keepdims=True)
+
+    def _ensemble_if_fitted(self) -> Any:
+        check_is_fitted(self)
+        return self._ensemble
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of :meth:`predict_proba`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row."""
+        codes = self.predict_proba(X).argmax(1)
+        return self.classes_[codes]
+
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
+        """Entropy of each prediction in nats, and the parts of it.
+
+        ``entropy`` is the sum of ``aleatoric`` (there even if the weights were known) and ``epistemic``
+        (from not knowing the weights).
+        """
+        ensemble = self._ensemble_if_fitted()
+        found = []
+        for _, outputs in self._draws(X):
+            each = ensemble.probs(outputs)
+            total, known = entropy(each.mean((0, 1))), entropy(each).mean((0, 1))
+            found.append(torch.stack([total, known, (total - known).clamp_min(0.0)]))
+        total, known, rest = torch.cat(found, dim=1).cpu().numpy()
+        return {"entropy": total, "aleatoric": known, "epistemic": rest}
+
+    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+        """``(n_samples, rows)`` labels drawn from the predictive distribution.
+
+        Each sample uses one draw of the weights for all rows, so rows are jointly drawn.
+        """
+        check_count(n_samples, "n_samples", "sample_predictive")
+        ensemble = self._ensemble_if_fitted()
+        parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, n_samples)]
+        probs = torch.cat(parts, dim=1).cpu().numpy()
+        # Replicate by replicate in turn, so that any number of samples uses all of them.
+        order = np.arange(len(probs)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
+        uniform = np.random.RandomState(random_state).random_sample((n_samples, probs.shape[1], 1))
+        codes = (probs[order].cumsum(-1) < uniform).sum(-1)
+        return self.classes_[np.minimum(codes, len(self.classes_) - 1)]
+
+
+def _labels(y: Any) -> np.ndarray:
+    if y is None:
+        raise ValueError("SparseBNNClassifier requires y to be passed, but the target y is None")
+    labels = column_or_1d(y, warn=True)
+    if labels.dtype.kind == "O" and any(absent(v) for v in labels.tolist()):
+        advice = "Drop the rows without a label."
+        raise invalid("y", "SparseBNNClassifier", "free of missing labels", "missing ones", advice)
+    assert_all_finite(labels, input_name="y")
+    check_classification_targets(labels)
+    return labels

@@ -1,0 +1,143 @@
+"""What an estimator does when nothing is said: sizes, rates and epochs by the size of the data.
+
+How the numbers were chosen stands in docs/defaults.md; ``python -m sparsebnn.experiments.defaults
+--validate`` repeats the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.layers import Linear
+from sparsebnn.priors import GaussianPrior, SpikeSlabPrior
+from sparsebnn.training import Settings
+
+__all__ = ["FAMILIES", "Plan", "network", "planned"]
+
+# The estimators' names, and the layers' names for the same.
+FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
+_STEPS = {"classification": 400, "regression": 800}  # for little data
+_TEMPERATURE = {"classification": 0.15, "regression": 0.75}
+_MOST_STEPS = 4000
+_FULL_RATE = 1e-2
+_LOGIT_RATE = 3e-2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a training run besides data and seed."""
+
+    hidden: tuple[int, ...]
+    family: str
+    prior_inclusion: float
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    logit_rate: float
+    temperature: float
+    warmup: float
+    replicates: int
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            learning_rates={"inclusion_logit": self.logit_rate},
+            temperature=self.temperature,
+            warmup=self.warmup,
+        )
+
+    def record(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "hidden": list(self.hidden)}
+
+
+def _batch_size(rows: int) -> int:
+    """About 10 batches an epoch, from 128 rows to 1024."""
+    return min(rows, int(min(1024, max(128, 2 ** round(math.log2(max(1, rows) / 10))))))
+
+
+def _epochs(rows: int, batch_size: int, task: str) -> int:
+    """Hundreds of steps for little data, growing with the root of the number of rows."""
+    steps = min(_MOST_STEPS, _STEPS[task] * max(1.0, math.sqrt(rows / 1000.0)))
+    return max(3, math.ceil(steps / math.ceil(rows / batch_size)))
+
+
+def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
+    """The plan for so many rows; ``given`` are the estimator's parameters, 'auto' where it may choose."""
+    hidden = given["hidden"]
+    sizes = (50,) if hidden == "auto" else _sizes(hidden, owner)
+    batch_size = given["batch_size"]
+    if batch_size == "auto":
+        batch_size = _batch_size(rows)
+    check_count(batch_size, "batch_size", owner)
+    epochs = given["epochs"]
+    if epochs == "auto":
+        epochs = _epochs(rows, min(rows, batch_size), task)
+    check_count(epochs, "epochs", owner)
+    rate = given["learning_rate"]
+    rate = _FULL_RATE if rate == "auto" else _positive(rate, "learning_rate", owner)
+    temperature = given["temperature"]
+    temperature = (
+        _TEMPERATURE[task] if temperature == "auto" else _positive(temperature, "temperature", owner)
+    )
+    family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
+    inclusion = given["prior_inclusion"]
+    if not isinstance(inclusion, int | float) or not 0.0 < inclusion < 1.0:
+        raise invalid("prior_inclusion", owner, "strictly between 0 and 1", repr(inclusion))
+    replicates = check_count(given["replicates"], "replicates", owner)
+    logit_rate = _LOGIT_RATE * rate / _FULL_RATE
+    return Plan(
+        sizes,
+        family,
+        float(inclusion),
+        epochs,
+        batch_size,
+        rate,
+        logit_rate,
+        temperature,
+        0.5,
+        replicates,
+    )
+
+
+def _sizes(hidden: Any, owner: str) -> tuple[int, ...]:
+    listed = (hidden,) if isinstance(hidden, int) else hidden
+    if isinstance(listed, str) or not hasattr(listed, "__iter__"):
+        raise invalid("hidden", owner, "'auto' or a tuple of layer sizes", repr(hidden))
+    return tuple(check_count(int(size), "hidden", owner) for size in listed)
+
+
+def _positive(value: Any, what: str, owner: str) -> float:
+    if isinstance(value, bool | str) or not float(value) > 0.0:
+        raise invalid(what, owner, "'auto' or a positive number", repr(value))
+    return float(value)
+
+
+def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
+    """The network of a plan, before training."""
+    prior = GaussianPrior() if plan.family == "gaussian" else SpikeSlabPrior(plan.prior_inclusion)
+    options = {"hidden": (20, 20)} if plan.family == "flow" else None
+    modules: list[nn.Module] = []
+    sizes = (inputs, *plan.hidden, outputs)
+    for before, after in zip(sizes, sizes[1:]):
+        if modules:
+            modules.append(nn.ReLU())
+        modules.append(
+            Linear(
+                before,
+                after,
+                family=plan.family,
+                prior=prior,
+                bias_prior=GaussianPrior(),
+                family_options=options,
+            )
+        )
+    return nn.Sequential(*modules)

@@ -1,0 +1,167 @@
+"""``SparseBNNRegressor``: numbers with their uncertainty from a sparse Bayesian neural network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.posterior import mixture_quantiles
+from sparsebnn.likelihoods import Gaussian, Likelihood
+
+__all__ = ["SparseBNNRegressor"]
+
+
+class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
+    """Regression by sparse Bayesian neural networks; works without touching a parameter.
+
+    Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
+
+    calibrate : False here: the learned noise needs no correction, and leaving rows out costs accuracy.
+    noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row.
+
+    ``y`` may have several columns; it is standardised inside. Attributes as for the classifier.
+
+    >>> import numpy as np
+    >>> X = np.random.RandomState(0).randn(60, 3)
+    >>> model = SparseBNNRegressor(epochs=20, replicates=1).fit(X, X[:, 0])
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> model.predict_quantiles(X[:2], [0.05, 0.95]).shape
+    (2, 2)
+    """
+
+    _task = "regression"
+
+    def __init__(
+        self,
+        *,
+        family: str = "lrt",
+        model: str = "average",
+        hidden: Any = "auto",
+        prior_inclusion: float = 0.1,
+        epochs: Any = "auto",
+        time_budget: float | None = None,
+        replicates: int = 5,
+        batch_size: Any = "auto",
+        learning_rate: Any = "auto",
+        temperature: Any = "auto",
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 5,
+        target_density: float | None = None,
+        noise: str = "learned",
+        calibrate: bool = False,
+        n_draws: int = 100,
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.family = family
+        self.model = model
+        self.hidden = hidden
+        self.prior_inclusion = prior_inclusion
+        self.epochs = epochs
+        self.time_budget = time_budget
+        self.replicates = replicates
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.temperature = temperature
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.target_density = target_density
+        self.noise = noise
+        self.calibrate = calibrate
+        self.n_draws = n_draws
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNRegressor:
+        """Train on rows ``X`` and targets ``y``; a weight of 2 counts as two equal rows."""
+        check_choice(self.noise, ("learned", "heteroscedastic"), "noise", "SparseBNNRegressor")
+
+        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+            targets = _targets(y)
+            check_consistent_length(np.empty(rows), targets)
+            self._flat = targets.ndim == 1
+            columns = targets.reshape(len(targets), -1)
+            total = weight.sum()
+            if not total > 0.0:
+                raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
+            self._y_mean = weight @ columns / total
+            std = np.sqrt(weight @ (columns - self._y_mean) ** 2 / total)
+            self._y_std = np.where(std > 1e-12 * np.maximum(1e-300, np.abs(self._y_mean)), std, 1.0)
+            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight
+
+        return self._fit(X, prepare, sample_weight)
+
+    def _likelihood(self, y: torch.Tensor) -> Likelihood:
+        return Gaussian(y.shape[1], self.noise, std=0.7)
+
+    def _shaped(self, values: np.ndarray) -> np.ndarray:
+        return values[..., 0] if self._flat else values
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The predictive mean of each row; with ``return_std`` also its standard deviation.
+
+        The deviation joins what is not known of the weights and the noise of the targets.
+        """
+        check_is_fitted(self)
+        means, variances = [], []
+        for _, outputs in self._draws(X):
+            mean, std = self._ensemble.means_and_stds(outputs)
+            means.append(mean.mean(0))
+            variances.append(mean.var(0, correction=0) + (std**2).mean(0))
+        centre = torch.cat(means).cpu().numpy() * self._y_std + self._y_mean
+        if not return_std:
+            return self._shaped(centre)
+        return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
+
+    def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """``(rows, levels)`` quantiles of the predictive distribution.
+
+        For several targets ``(rows, targets, levels)``. They are those of the mixture
+        over draws, computed, not sampled.
+        """
+        check_is_fitted(self)
+        listed = [float(level) for level in levels]
+        for level in listed:
+            if not 0.0 < level < 1.0:
+                raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
+        found = []
+        for _, outputs in self._draws(X):
+            found.append(mixture_quantiles(*self._ensemble.means_and_stds(outputs), listed))
+        values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
+        return np.moveaxis(self._shaped(values), 0, -1)
+
+    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+        """``(n_samples, rows)`` targets drawn from the predictive distribution, rows jointly."""
+        check_count(n_samples, "n_samples", "sample_predictive")
+        check_is_fitted(self)
+        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, n_samples)]
+        mean = torch.cat([m for m, _ in parts], dim=1).cpu().numpy()
+        std = torch.cat([s for _, s in parts], dim=1).cpu().numpy()
+        order = np.arange(len(mean)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
+        noise = np.random.RandomState(random_state).standard_normal((n_samples, *mean.shape[1:]))
+        return self._shaped((mean[order] + std[order] * noise) * self._y_std + self._y_mean)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _targets(y: Any) -> np.ndarray:
+    if y is None:
+        raise ValueError("SparseBNNRegressor requires y to be passed, but the target y is None")
+    found = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=False)
+    if found.ndim == 2 and found.shape[1] == 1:
+        return column_or_1d(found, warn=True)
+    return found

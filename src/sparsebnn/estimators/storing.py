@@ -1,0 +1,175 @@
+"""Fitted estimators as files: one safetensors file with JSON beside the tensors; nothing is unpickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from sparsebnn import storage
+from sparsebnn.checks import invalid
+from sparsebnn.estimators import plan as plans
+from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.estimators.explaining import Effects
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+
+__all__ = ["EstimatorError", "header", "load", "save"]
+
+
+class EstimatorError(storage.StorageError):
+    """An estimator's file that cannot be written or must not be used; the message says why."""
+
+
+_KIND = storage.Kind(
+    noun="estimator",
+    version=1,
+    error=EstimatorError,
+    if_unwritable="Free space or choose another folder, then save again.",
+    if_missing="Check the path, or save a fitted estimator there first.",
+    if_other_version="Load it with the release that wrote it.",
+    if_damaged="Save the estimator again.",
+)
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def _parameters(estimator: Any) -> dict[str, Any]:
+    """Constructor parameters as JSON; a generator as random state becomes the seed that was drawn."""
+    kept = {}
+    for name, value in estimator.get_params(deep=False).items():
+        if name == "random_state" and not isinstance(value, int | np.integer):
+            value = estimator._seed
+        if name == "class_weight" and isinstance(value, dict):
+            value = {"keys": [_scalar(k) for k in value], "values": [float(v) for v in value.values()]}
+        elif isinstance(value, list | tuple):
+            value = [_scalar(v) for v in value]
+        else:
+            value = _scalar(value)
+        if not isinstance(value, (*_PLAIN, list, dict)):
+            raise invalid(name, type(estimator).__name__, "a plain value, to be saved", repr(value))
+        kept[name] = value
+    return kept
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _targets(estimator: Any) -> dict[str, Any]:
+    if hasattr(estimator, "classes_"):
+        classes = estimator.classes_
+        listed = [_scalar(c) for c in classes.tolist()]
+        if not all(isinstance(c, _PLAIN) for c in listed):
+            advice = "Encode the labels as strings or numbers."
+            raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
+        return {"classes": listed, "dtype": classes.dtype.str}
+    return {"mean": estimator._y_mean.tolist(), "std": estimator._y_std.tolist(), "flat": estimator._flat}
+
+
+def save(estimator: Any, path: Path) -> Path:
+    """Write a fitted estimator."""
+    tensors: dict[str, Tensor] = {}
+    for k, (network, form) in enumerate(zip(estimator.networks_, estimator._likelihoods)):
+        tensors |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
+        tensors |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
+    names = getattr(estimator, "feature_names_in_", None)
+    record = {
+        "class": type(estimator).__name__,
+        "parameters": _parameters(estimator),
+        "columns": estimator._encoder.record(),
+        "names": None if names is None else [str(name) for name in names],
+        "targets": _targets(estimator),
+        "plan": estimator.plan_.record(),
+        "inputs": estimator.networks_[0][0].in_features,
+        "replicates": len(estimator.networks_),
+        "seed": estimator._seed,
+        "rows": estimator.n_rows_,
+        "sharpness": estimator.sharpness_,
+        "history": estimator.history_,
+        "effects": estimator.effects_.record(),
+        "stopped_because": estimator.stopped_because_,
+        "seconds": estimator.seconds_,
+        "density": estimator.density_,
+        "inclusion": estimator.inclusion_.tolist(),
+        "stability": estimator.stability_.tolist(),
+    }
+    storage.write(_KIND, path, tensors, record)
+    return path
+
+
+def header(path: Path) -> dict[str, Any]:
+    """What a file says of its estimator, without the weights."""
+    return storage.read(_KIND, path)[1]
+
+
+def load(path: Path, kinds: dict[str, type]) -> Any:
+    """The estimator in a file; ``kinds`` are the classes it may be."""
+    tensors, record = storage.read(_KIND, path)
+    kind = kinds.get(record.get("class", ""))
+    if kind is None:
+        wanted = " or ".join(sorted(kinds))
+        raise EstimatorError(f"{path} holds a {record.get('class')}, not a {wanted}.")
+    try:
+        return _restored(kind, record, tensors, path)
+    except (KeyError, TypeError, IndexError) as error:
+        raise EstimatorError(f"{path} is damaged ({error}). {_KIND.if_damaged}") from error
+
+
+def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> Any:
+    parameters = dict(record["parameters"])
+    if isinstance(parameters.get("hidden"), list):
+        parameters["hidden"] = tuple(parameters["hidden"])
+    weight = parameters.get("class_weight")
+    if isinstance(weight, dict):
+        parameters["class_weight"] = dict(zip(weight["keys"], weight["values"]))
+    estimator: Any = kind(**parameters)
+    estimator._encoder = Encoder.of_record(record["columns"])
+    estimator.n_features_in_ = len(record["columns"])
+    if record["names"] is not None:
+        estimator.feature_names_in_ = np.array(record["names"], dtype=object)
+    estimator.plan_ = plans.Plan(**{**record["plan"], "hidden": tuple(record["plan"]["hidden"])})
+    estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
+    estimator.sharpness_ = record["sharpness"]
+    estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
+    estimator.effects_ = Effects.of_record(record["effects"])
+    estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]
+    targets = record["targets"]
+    if "classes" in targets:
+        estimator.classes_ = np.array(targets["classes"], dtype=np.dtype(targets["dtype"]))
+    else:
+        estimator._y_mean, estimator._y_std = np.array(targets["mean"]), np.array(targets["std"])
+        estimator._flat = targets["flat"]
+    estimator.networks_, estimator._likelihoods = _networks(estimator, record, tensors, path)
+    estimator.density_ = record["density"]
+    estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])
+    names = np.array([column.name for column in estimator._encoder.columns], dtype=object)
+    estimator.selected_features_ = names[estimator.stability_ > 0.5]
+    return estimator
+
+
+def _likelihood(estimator: Any) -> Likelihood:
+    if not hasattr(estimator, "classes_"):
+        return Gaussian(len(estimator._y_mean), estimator.noise)
+    count = len(estimator.classes_)
+    return Bernoulli() if count == 2 else Categorical(count)
+
+
+def _networks(
+    estimator: Any, record: dict[str, Any], tensors: dict[str, Tensor], path: Path
+) -> tuple[list[nn.Module], list[Likelihood]]:
+    networks: list[nn.Module] = []
+    forms: list[Likelihood] = []
+    target: dict[str, Tensor] = {}
+    for k in range(record["replicates"]):
+        form = _likelihood(estimator)
+        outputs = 1 if isinstance(form, Bernoulli) else getattr(form, "n_classes", 0)
+        if isinstance(form, Gaussian):
+            outputs = form.n_targets * (2 if form.noise == "heteroscedastic" else 1)
+        network = plans.network(estimator.plan_, record["inputs"], outputs)
+        target |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
+        target |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
+        networks.append(network.eval())
+        forms.append(form.eval())
+    storage.restore(_KIND, target, tensors, path)
+    return networks, forms

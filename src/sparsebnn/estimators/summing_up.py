@@ -1,0 +1,70 @@
+"""A fitted estimator as one readable table, like a regression summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["summary"]
+
+_PAPER = {"lrt": "LBBNN-LRT", "flow": "LBBNN-FLOW", "lbbnn": "LBBNN", "dense": "dense BNN"}
+
+
+def _head(estimator: Any) -> list[str]:
+    plan = estimator.plan_
+    network = estimator.networks_[0]
+    sizes = [network[0].in_features, *(m.out_features for m in network if hasattr(m, "out_features"))]
+    if hasattr(estimator, "classes_"):
+        what = f"{len(estimator.classes_)} classes: " + ", ".join(map(str, estimator.classes_[:6]))
+        what += " …" if len(estimator.classes_) > 6 else ""
+    else:
+        count = len(estimator._y_mean)
+        what = "1 target" if count == 1 else f"{count} targets"
+    kept = len(estimator.selected_features_)
+    tempered = "the Bayes posterior" if plan.temperature == 1.0 else "a tempered posterior"
+    return [
+        f"{type(estimator).__name__}: {what}",
+        f"{estimator.n_rows_} rows, {len(estimator._encoder.columns)} columns, {kept} of them in use",
+        f"{_PAPER[estimator.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
+        f"{estimator.n_epochs_} epochs; temperature {plan.temperature:g}: {tempered}",
+        f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
+    ]
+
+
+def summary(estimator: Any, most: int | None) -> str:
+    """The head, then one line per column: inclusion, effect with its interval, stability."""
+    columns = estimator._encoder.columns
+    effects = estimator.effects_
+    order = np.argsort(-np.abs(effects.value), kind="stable")
+    order = order[np.argsort(-estimator.inclusion_[order], kind="stable")]
+    shown = order if most is None else order[:most]
+    width = max(6, *(min(30, len(columns[j].name)) for j in shown))
+    lines = [f"{'column':<{width}}  inclusion  stability     effect  95% interval        used"]
+    for j in shown:
+        name = columns[j].name if len(columns[j].name) <= 30 else columns[j].name[:29] + "…"
+        if columns[j].kind == "dropped":
+            lines.append(f"{name:<{width}}  left out: {columns[j].note}")
+            continue
+        ends = f"{effects.low[j]:+.3g} to {effects.high[j]:+.3g}"
+        used = "yes" if estimator.stability_[j] > 0.5 else ""
+        numbers = f"{estimator.inclusion_[j]:9.3f}  {estimator.stability_[j]:9.2f}  {effects.value[j]:+9.3g}"
+        lines.append(f"{name:<{width}}  {numbers}  {ends:<18}  {used}".rstrip())
+    if len(shown) < len(columns):
+        lines.append(f"… and {len(columns) - len(shown)} more columns (summary(most=None) lists all)")
+    rule = "─" * max(map(len, lines))
+    notes = [
+        "inclusion: probability that the column reaches an output; stability: share of replicates using it",
+        "effect: " + _effect_note(estimator),
+    ]
+    return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
+
+
+def _effect_note(estimator: Any) -> str:
+    if hasattr(estimator, "classes_"):
+        if len(estimator.classes_) == 2:
+            return f"change in the log odds of {estimator.classes_[1]} per standard deviation of the column"
+        return "mean absolute contribution to the classes' log probabilities"
+    if len(estimator._y_mean) == 1:
+        return "change in the target per standard deviation of the column"
+    return "mean absolute contribution to the targets"

@@ -1,0 +1,93 @@
+"""When training ends before its last epoch: the time is up, the density is reached, nothing improves."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from sparsebnn.likelihoods import Likelihood
+from sparsebnn.prediction import draw_outputs_of_all
+from sparsebnn.training import Callback, Epoch, Run
+
+__all__ = ["Enough", "AtDensity", "AtTime", "OnValidation"]
+
+_LOOKS = 40  # how often the validation rows are looked at in a full training
+
+
+class Enough(Exception):
+    """Raised out of a training run that shall end here; ``run`` has what was learned."""
+
+    def __init__(self, run: Run, why: str) -> None:
+        super().__init__(why)
+        self.run, self.why = run, why
+
+
+class AtTime(Callback):
+    """Ends training when ``seconds`` have passed since ``began`` (of time.monotonic)."""
+
+    def __init__(self, seconds: float, began: float) -> None:
+        self.until = began + seconds
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if time.monotonic() >= self.until:
+            raise Enough(run, "the time budget is spent")
+
+
+class AtDensity(Callback):
+    """Ends training when the mean density of the replicates is down at ``target``."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if sum(epoch.density) / len(epoch.density) <= self.target:
+            raise Enough(run, f"the density is down at {self.target:g}")
+
+
+class OnValidation(Callback):
+    r"""Ends training when the ELBO of held-out rows no longer rises, and goes back to its best.
+
+    .. math:: -\frac{N}{|V|}\sum_{i \in V} w_i\,\mathrm{nll}_i - T \cdot \mathrm{KL}
+
+    over the validation rows V, N training rows and the temperature T; looked at about 40 times, once
+    the warm-up is over. ``patience`` looks without a better one end the training.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, weight: Tensor, patience: int) -> None:
+        self.x, self.y, self.weight, self.patience = x, y, weight, patience
+        self.best = -float("inf")
+        self.kept: dict[str, Tensor] = {}
+        self.since = 0
+
+    def _elbo(self, run: Run, epoch: Epoch) -> float:
+        forms: list[Likelihood] = [run.replicas.unstack(k).likelihood for k in range(len(run.seeds))]
+        total = torch.zeros(len(forms))
+        for rows, outputs in draw_outputs_of_all(run.networks, self.x, 8, draws="weights"):
+            for k, form in enumerate(forms):
+                y, weight = form.prepare(self.y[rows]).to(outputs.device), self.weight[rows]
+                each = torch.stack([form.nll(one, y) for one in outputs[k]]).mean(0).cpu()
+                total[k] += (weight * each).sum()
+        fit = run.batches.rows / len(self.y) * total
+        kl = run.settings.temperature * torch.tensor(epoch.kl)
+        return -float((fit + kl).mean())
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        settings = run.settings
+        done, every = epoch.epoch + 1, max(1, settings.epochs // _LOOKS)
+        if done < settings.warmup * settings.epochs or (done % every and done != settings.epochs):
+            return
+        elbo = self._elbo(run, epoch)
+        if elbo > self.best:
+            self.best, self.since = elbo, 0
+            self.kept = {name: p.clone() for name, p in run.replicas.parameters.items()}
+            return
+        self.since += 1
+        if self.since >= self.patience:
+            raise Enough(run, f"the validation ELBO has not risen for {self.patience} looks")
+
+    def restore(self, run: Run) -> None:
+        """Back to the best parameters seen."""
+        for name, values in self.kept.items():
+            run.replicas.parameters[name].copy_(values)

@@ -1,0 +1,316 @@
+"""The classifier: against oracles, in scikit-learn's company, saved and loaded."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, storing
+from sparsebnn.estimators.explaining import _slopes
+from sparsebnn.selection import input_inclusion
+
+QUICK = {"epochs": 40, "replicates": 2, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
+
+
+def two_classes(rows=120, seed=0):
+    x = np.random.RandomState(seed).randn(rows, 4)
+    return x, np.where(x[:, 0] - x[:, 1] > 0, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SparseBNNClassifier(**QUICK).fit(*two_classes())
+
+
+@pytest.fixture(scope="module")
+def flowers():
+    x, y = load_iris(return_X_y=True)
+    return SparseBNNClassifier(**QUICK).fit(x, y), x
+
+
+def test_is_lazily_offered_by_the_package():
+    assert sparsebnn.SparseBNNClassifier is SparseBNNClassifier
+    assert "SparseBNNRegressor" in dir(sparsebnn)
+    with pytest.raises(AttributeError, match="no attribute 'SparseBNNClassifer'"):
+        sparsebnn.SparseBNNClassifer  # noqa: B018
+
+
+def test_learns_and_labels_keep_their_type(fitted):
+    x, y = two_classes(seed=1)
+    assert fitted.score(x, y) > 0.9
+    assert set(fitted.predict(x)) <= {"yes", "no"}
+
+
+def test_probabilities_are_the_average_over_drawn_networks(fitted):
+    """Against a plain loop: draw weights, run the layers by hand, average the probabilities."""
+    x, _ = two_classes(5, seed=2)
+    inputs = torch.from_numpy(fitted._encoder.transform(fitted._table(x, reset=False)))
+    draws = sparsebnn.prediction.draw_outputs_of_all(
+        [n.double() for n in pickle.loads(pickle.dumps(fitted.networks_))],
+        inputs,
+        10,
+        draws="weights",
+        seed=fitted._seed,
+    )
+    ((_, outputs),) = draws
+    yes = torch.sigmoid(fitted.sharpness_ * outputs[..., 0]).mean((0, 1)).numpy()
+    np.testing.assert_allclose(fitted.predict_proba(x)[:, 1], yes, rtol=1e-12)
+
+
+def test_uncertainty_adds_up(flowers):
+    model, x = flowers
+    parts, probs = model.predict_uncertainty(x), model.predict_proba(x)
+    np.testing.assert_allclose(parts["entropy"], -(probs * np.log(probs)).sum(1), rtol=1e-8)
+    np.testing.assert_allclose(parts["aleatoric"] + parts["epistemic"], parts["entropy"], rtol=1e-8)
+
+
+def test_sampled_labels_have_the_predicted_frequencies(flowers):
+    model, x = flowers
+    row = x[[70]]
+    model = clone(model).set_params(n_draws=4000).fit(x, load_iris().target)
+    probs = model.predict_proba(row)[0]
+    labels = model.sample_predictive(np.repeat(row, 1, axis=0), 4000)[:, 0]
+    for k in range(3):
+        error = np.sqrt(probs[k] * (1 - probs[k]) / 4000) + 1e-9
+        assert abs((labels == k).mean() - probs[k]) < 4 * error + 1e-12
+
+
+def test_inclusion_is_that_of_the_networks(fitted):
+    expected = torch.stack([input_inclusion(n) for n in fitted.networks_]).mean(0)
+    np.testing.assert_allclose(fitted.inclusion_, expected.numpy(), rtol=1e-5)
+
+
+def test_a_column_of_several_inputs_is_there_when_any_input_is():
+    """Against drawn structures."""
+    rng = np.random.RandomState(0)
+    town = rng.choice(["a", "b", "c"], 150)
+    x = np.empty((150, 2), dtype=object)
+    x[:, 0], x[:, 1] = town, rng.randn(150)
+    model = SparseBNNClassifier(**{**QUICK, "replicates": 1, "epochs": 120, "temperature": 1.0}).fit(
+        x, town == "a"
+    )
+    first, last = (
+        model.networks_[0][0].weights.inclusion_prob(),
+        model.networks_[0][2].weights.inclusion_prob(),
+    )
+    generator, hits, draws = torch.Generator().manual_seed(0), 0.0, 4000
+    for _ in range(draws):
+        one = torch.rand(first.shape, generator=generator) < first
+        two = torch.rand(last.shape, generator=generator) < last
+        reach = (two.any(0)[:, None] & one).any(0)
+        hits += float(reach[:3].any())
+    p = float(model.inclusion_[0])
+    assert abs(hits / draws - p) <= 4 * np.sqrt(p * (1 - p) / draws) + 1e-6
+
+
+def test_contributions_sum_to_the_outputs(flowers):
+    model, x = flowers
+    explained = model.explain(x[:6], n_draws=40)
+    total = explained.base + explained.contributions.sum(1)
+    values, slopes = _slopes(
+        model, torch.from_numpy(model._encoder.transform(model._table(x[:6], False))), 40
+    )
+    np.testing.assert_allclose(total, model.sharpness_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
+    assert (explained.low <= explained.contributions + 1e-12).all()
+    assert slopes.shape == (40, 6, 4, 3)
+
+
+def test_slopes_against_finite_differences():
+    x, y = two_classes()
+    model = SparseBNNClassifier(**QUICK).fit(x, y)
+    rows = torch.from_numpy(x[:3])
+    _, slopes = _slopes(model, rows, 4)
+    step = 1e-6
+    for j in range(4):
+        moved = rows.clone()
+        moved[:, j] += step
+        difference = (_slopes(model, moved, 4)[0] - _slopes(model, rows, 4)[0]) / step
+        np.testing.assert_allclose(slopes[:, :, j], difference, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_and_repeated_rows_agree_in_expectation():
+    """The mean prediction over seeds: the difference lies within 4 standard errors."""
+    x, y = two_classes(40)
+    y = y.copy()
+    y[:8] = np.where(y[:8] == "yes", "no", "yes")
+    weight = np.ones(40)
+    weight[:10] = 3.0
+    repeated = np.concatenate([np.arange(40), np.arange(10), np.arange(10)])
+    settings = {**QUICK, "replicates": 12, "epochs": 60, "n_draws": 120, "batch_size": 64}
+    one = SparseBNNClassifier(**settings).fit(x, y, sample_weight=weight)
+    other = SparseBNNClassifier(**settings).fit(x[repeated], y[repeated])
+    by_seed = []
+    for model in (one, other):
+        outputs = torch.cat([o for _, o in model._draws(x)], dim=2)
+        by_seed.append(torch.sigmoid(outputs[..., 0]).mean((1, 2)).numpy())
+    error = np.sqrt(sum(each.var(ddof=1) / len(each) for each in by_seed))
+    assert abs(by_seed[0].mean() - by_seed[1].mean()) < 4 * error
+
+
+def test_rare_classes_count_when_balanced():
+    rng = np.random.RandomState(0)
+    x = np.concatenate([rng.randn(190, 2), rng.randn(10, 2) + 1.5])
+    y = np.repeat([0, 1], [190, 10])
+    plain = SparseBNNClassifier(**QUICK).fit(x, y)
+    balanced = SparseBNNClassifier(**QUICK, class_weight="balanced").fit(x, y)
+    assert balanced.predict_proba(x)[y == 1, 1].mean() > plain.predict_proba(x)[y == 1, 1].mean() + 0.1
+
+
+@pytest.mark.parametrize("family", ["lrt", "flow", "lbbnn", "dense"])
+def test_every_family_and_both_models(family):
+    x, y = two_classes()
+    model = SparseBNNClassifier(**QUICK, family=family).fit(x, y)
+    assert model.score(x, y) > 0.85
+    # LBBNN's inclusions are still between 0 and 1 after so few steps: its median model trails.
+    assert model.set_params(model="median").score(x, y) > 0.7
+    assert (model.density_ == 1.0) == (family == "dense")
+    assert model.explain(x[:2], n_draws=4).contributions.shape == (2, 4, 1)
+
+
+def test_in_pipelines_searches_and_copies():
+    x, y = two_classes(60)
+    quick = SparseBNNClassifier(**{**QUICK, "epochs": 5, "replicates": 1})
+    pipeline = make_pipeline(StandardScaler(), quick).set_output(transform="default")
+    assert len(cross_val_score(pipeline, x, y, cv=3)) == 3
+    search = GridSearchCV(quick, {"temperature": [0.1, 1.0]}, cv=2).fit(x, y)
+    assert search.best_params_["temperature"] in (0.1, 1.0)
+    assert clone(quick).get_params() == quick.get_params()
+
+
+def test_same_seed_same_model(fitted):
+    x, _ = two_classes()
+    again = clone(fitted).fit(*two_classes())
+    assert (again.predict_proba(x) == fitted.predict_proba(x)).all()
+
+
+# -- ending early -------------------------------------------------------------------------------------
+
+
+def test_stops_at_a_density():
+    model = SparseBNNClassifier(**{**QUICK, "epochs": 400, "temperature": 1.0}, target_density=0.5)
+    model.fit(*two_classes())
+    assert model.n_epochs_ < 400
+    assert model.density_ <= 0.5
+    assert model.stopped_because_ == "the density is down at 0.5"
+
+
+def test_stops_on_the_validation_elbo_and_keeps_the_best():
+    model = SparseBNNClassifier(**{**QUICK, "epochs": 120}, early_stopping=True, patience=1)
+    model.fit(*two_classes())
+    assert model.n_epochs_ <= 120
+    assert model.score(*two_classes(seed=1)) > 0.85
+
+
+def test_keeps_to_a_time_budget():
+    model = SparseBNNClassifier(**{**QUICK, "epochs": 100_000}, time_budget=1.0).fit(*two_classes())
+    assert 1 <= model.n_epochs_ < 100_000
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+def test_saved_and_loaded_predicts_the_same_bits(fitted, tmp_path):
+    path = fitted.save(tmp_path / "model.safetensors")
+    x, _ = two_classes(seed=3)
+    for again in (load(path), SparseBNNClassifier.load(path)):
+        assert (again.predict_proba(x) == fitted.predict_proba(x)).all()
+        assert (again.predict(x) == fitted.predict(x)).all()
+        assert again.get_params() == fitted.get_params()
+        assert again.summary() == fitted.summary()
+        assert (again.explain(x[:3]).low == fitted.explain(x[:3]).low).all()
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array([0, 1]), np.array([False, True]), np.array([0.5, 1.5]).astype(str)]
+)
+def test_labels_of_every_type_survive_a_file(labels, tmp_path):
+    x, y = two_classes(40)
+    given = labels[(y == "yes").astype(int)]
+    model = SparseBNNClassifier(**{**QUICK, "epochs": 3}).fit(x, given)
+    again = load(model.save(tmp_path / "m.safetensors"))
+    assert again.classes_.dtype == model.classes_.dtype
+    assert (again.predict(x) == model.predict(x)).all()
+
+
+class Malicious:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(Malicious()), b"", b"not ours", b"PK\x03\x04" + b"\0" * 64])
+def test_files_that_are_not_ours_are_refused(content, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(EstimatorError, match="is damaged or truncated"):
+        load(path)
+
+
+def test_truncated_files_are_refused(fitted, tmp_path):
+    path = fitted.save(tmp_path / "model.safetensors")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(EstimatorError, match="is damaged or truncated"):
+        load(path)
+
+
+def test_newer_versions_are_refused(fitted, tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    monkeypatch.setattr(storing, "_KIND", dataclasses.replace(storing._KIND, version=2))
+    fitted.save(path)
+    monkeypatch.undo()
+    with pytest.raises(EstimatorError, match="has estimator version 2; this release reads 1"):
+        load(path)
+
+
+def test_a_regressor_does_not_load_a_classifier(fitted, tmp_path):
+    path = fitted.save(tmp_path / "model.safetensors")
+    with pytest.raises(EstimatorError, match="holds a SparseBNNClassifier, not a SparseBNNRegressor"):
+        SparseBNNRegressor.load(path)
+
+
+@pytest.mark.gpu
+def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
+    x, y = two_classes()
+    model = SparseBNNClassifier(**{**QUICK, "device": "cuda"}).fit(x, y)
+    again = load(model.save(tmp_path / "m.safetensors")).set_params(device="cpu")
+    np.testing.assert_allclose(again.predict_proba(x), model.predict_proba(x), rtol=1e-9)
+
+
+# -- messages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"family": "lrtt"},
+            "The 'family' of SparseBNNClassifier must be one of 'lrt', 'flow', 'lbbnn', 'dense'. "
+            "Got 'lrtt' instead. Did you mean 'lrt'?",
+        ),
+        (
+            {"prior_inclusion": 1.0},
+            "The 'prior_inclusion' of SparseBNNClassifier must be strictly between 0 and 1. Got 1.0 instead.",
+        ),
+        (
+            {"temperature": -1.0},
+            "The 'temperature' of SparseBNNClassifier must be 'auto' or a positive number. Got -1.0 instead.",
+        ),
+        (
+            {"hidden": "wide"},
+            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
+            "Got 'wide' instead.",
+        ),
+    ],
+)
+def test_messages(settings, message):
+    with pytest.raises(InvalidInput) as error:
+        SparseBNNClassifier(**settings).fit(*two_classes(20))
+    assert str(error.value) == message

@@ -1,0 +1,189 @@
+"""Tables to inputs: against values computed by hand, and against scikit-learn's scaler."""
+
+import datetime
+import json
+
+import numpy as np
+import pytest
+from sklearn.preprocessing import StandardScaler
+
+from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators.encoding import Encoder, Table
+
+
+def table(**columns):
+    values = []
+    for listed in columns.values():
+        column = np.empty(len(listed), dtype=object)
+        column[:] = listed
+        values.append(column)
+    return Table(tuple(columns), tuple(values), (False,) * len(values))
+
+
+def learned(given, weight=None):
+    return Encoder.learned(given, np.ones(len(given)) if weight is None else weight)
+
+
+def test_numbers_as_scikit_learn_scales_them():
+    x = np.random.RandomState(0).lognormal(size=(50, 4))
+    ours = learned(Table.of(x)).transform(Table.of(x))
+    np.testing.assert_allclose(ours, StandardScaler().fit_transform(x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("unit", [1e300, 1e-300])
+def test_numbers_at_the_ends_of_the_range(unit):
+    given = Table.of(unit * np.array([[1.0], [3.0]]))
+    np.testing.assert_allclose(learned(given).transform(given), [[-1.0], [1.0]], rtol=1e-10)
+
+
+def test_a_weight_of_two_is_two_rows():
+    x = np.random.RandomState(1).randn(20, 3)
+    twice = Table.of(np.concatenate([x, x[:5]]))
+    weight = np.ones(20)
+    weight[:5] = 2.0
+    one, other = learned(Table.of(x), weight), learned(twice)
+    np.testing.assert_allclose(one.columns[0].centre, other.columns[0].centre, rtol=1e-12)
+    np.testing.assert_allclose(one.columns[2].scale, other.columns[2].scale, rtol=1e-12)
+
+
+def test_gaps_become_the_average_and_an_indicator():
+    given = table(a=[1.0, None, 3.0, float("nan")])
+    encoder = learned(given)
+    assert encoder.input_names == ["a", "a missing"]
+    np.testing.assert_allclose(encoder.transform(given), [[-1, -1], [0, 1], [1, -1], [0, 1]])
+
+
+def test_gaps_that_training_never_saw_count_as_the_average():
+    encoder = learned(table(a=[1.0, 3.0]))
+    assert encoder.transform(table(a=[None])).tolist() == [[0.0]]
+
+
+def test_words_by_level_and_unknown_words_by_none():
+    given = table(town=["b", "a", "c", "a"])
+    encoder = learned(given)
+    assert encoder.input_names == ["town=a", "town=b", "town=c"]
+    column = encoder.columns[0]
+    raw = encoder.transform(given) * column.scale + column.centre
+    np.testing.assert_allclose(raw, [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]], atol=1e-12)
+    unknown = encoder.transform(table(town=["elsewhere"])) * column.scale + column.centre
+    np.testing.assert_allclose(unknown, [[0, 0, 0]], atol=1e-12)
+
+
+def test_dates_as_time_and_season():
+    days = [datetime.date(2020, 1, 1), "2020-07-01", datetime.datetime(2021, 1, 1, 12)]
+    encoder = learned(table(day=days))
+    column = encoder.columns[0]
+    assert column.kind == "date"
+    raw = encoder.transform(table(day=days)) * column.scale + column.centre
+    expected = [
+        (d - datetime.datetime(1970, 1, 1)).total_seconds() / 86400
+        for d in (
+            datetime.datetime(2020, 1, 1),
+            datetime.datetime(2020, 7, 1),
+            datetime.datetime(2021, 1, 1, 12),
+        )
+    ]
+    np.testing.assert_allclose(raw[:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose((raw[:, 1:] ** 2).sum(1), 1.0, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([5.0] * 4, "always the same"),
+        (["x"] * 4, "always the same"),
+        ([None] * 4, "always missing"),
+        ([f"id{i}" for i in range(100)], "100 different words, nearly one per row"),
+    ],
+)
+def test_columns_that_say_nothing_are_dropped(values, note):
+    column = learned(table(a=values)).columns[0]
+    assert (column.kind, column.note, column.inputs) == ("dropped", note, ())
+
+
+def test_numeric_strings_are_numbers():
+    assert learned(table(a=["1", "2.5", "-3e2"])).columns[0].kind == "number"
+
+
+def test_survives_json():
+    given = table(a=[1.0, None, 3.0], b=["x", "y", "z"], c=["2020-01-01", "2020-01-02", "2020-03-01"])
+    encoder = learned(given)
+    again = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+    assert again == encoder
+    assert (again.transform(given) == encoder.transform(given)).all()
+
+
+def test_frames_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "n": pandas.array([1, None, 3], dtype="Int64"),
+            "c": pandas.Categorical([1, 2, 1]),
+            "d": pandas.to_datetime(["2020-01-01", None, "2021-01-01"]),
+            "s": ["a", None, "b"],
+        }
+    )
+    encoder = learned(Table.of(frame))
+    assert [c.kind for c in encoder.columns] == ["number", "category", "date", "category"]
+    assert [c.gaps for c in encoder.columns] == [True, False, True, True]
+    assert np.isfinite(encoder.transform(Table.of(frame))).all()
+
+
+class Series:
+    """What polars offers of a column."""
+
+    def __init__(self, name, values, dtype):
+        self.name, self.values, self.dtype = name, values, dtype
+
+    def to_numpy(self):
+        return np.array(self.values, dtype=float)
+
+    def to_list(self):
+        return self.values
+
+
+class Frame:
+    """What polars offers of a frame; polars itself is not needed for the test."""
+
+    columns = ("n", "s")
+
+    def get_columns(self):
+        return [Series("n", [1, None, 3], "Int64"), Series("s", ["a", "b", None], "String")]
+
+
+def test_frames_like_polars():
+    encoder = learned(Table.of(Frame()))
+    assert [(c.name, c.kind, c.gaps) for c in encoder.columns] == [
+        ("n", "number", True),
+        ("s", "category", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("training", "new", "message"),
+    [
+        (
+            [1.0, 2.0],
+            ["often"],
+            "The 'a' of the table must be numbers. Got 'often' instead. "
+            "In training this column held numbers only.",
+        ),
+        (
+            ["2020-01-01", "2020-01-02"],
+            ["soon"],
+            "The 'a' of the table must be dates. Got 'soon' instead. "
+            "In training this column held dates only, such as 2024-05-31 or 2024-05-31 14:00.",
+        ),
+        (
+            [1.0, 2.0],
+            [float("inf")],
+            "The 'a' of the table must be finite. Got infinity instead. "
+            "Replace infinite values, or leave them empty.",
+        ),
+    ],
+)
+def test_messages(training, new, message):
+    encoder = learned(table(a=training))
+    with pytest.raises(InvalidInput) as error:
+        encoder.transform(table(a=new))
+    assert str(error.value) == message

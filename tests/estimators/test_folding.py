@@ -1,0 +1,76 @@
+"""Replicates that leave out rows: the likelihood, the folds, the sharpness."""
+
+import numpy as np
+import torch
+
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.estimators.folding import Folded, folds
+from sparsebnn.likelihoods import Categorical, Gaussian
+
+QUICK = {"epochs": 40, "replicates": 5, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
+
+
+def test_held_rows_do_not_count():
+    outputs, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    form = Folded(Categorical(3))
+    form.held.fill_(1.0)
+    y = torch.stack([labels.float(), torch.tensor([0.0, 1, 2, 0, 1, 2])], dim=1)
+    expected = Categorical(3).nll(outputs, labels) * torch.tensor([1.0, 0, 1, 1, 0, 1])
+    assert torch.equal(form.nll(outputs, form.prepare(y)), expected)
+
+
+def test_several_targets_keep_their_columns():
+    form = Folded(Gaussian(2, "fixed"))
+    y = torch.randn(4, 2)
+    found = form.nll(torch.zeros(4, 2), torch.cat([y, torch.zeros(4, 1)], dim=1))
+    assert torch.allclose(found, Gaussian(2, "fixed").nll(torch.zeros(4, 2), y))
+
+
+def test_every_class_is_spread_over_the_folds():
+    y = torch.tensor([0] * 23 + [1] * 7)
+    found = folds(y, 5, seed=0, classes=True)
+    for label, least in ((0, 4), (1, 1)):
+        assert np.bincount(found[y == label].long(), minlength=5).min() >= least
+    assert np.bincount(found.long()).tolist() == [6] * 5
+
+
+def test_a_replicate_is_blind_to_the_targets_of_its_fold():
+    """Turning two targets of fold 0 round changes every replicate but the first."""
+    x = np.random.RandomState(0).randn(60, 3)
+    # Sums of 1 and −1 are exact: standardising does not notice the exchange.
+    y = np.where(x[:, 0] > np.median(x[:, 0]), 1.0, -1.0)
+    held = folds(torch.from_numpy(y), 5, 0, False).numpy() == 0
+    other = y.copy()
+    other[np.flatnonzero(held & (y < 0))[0]], other[np.flatnonzero(held & (y > 0))[0]] = 1.0, -1.0
+    first = SparseBNNRegressor(**QUICK, calibrate=True).fit(x, y)
+    again = SparseBNNRegressor(**QUICK, calibrate=True).fit(x, other)
+    pairs = zip(first.networks_, again.networks_)
+    same = [torch.equal(a[0].weights.mean, b[0].weights.mean) for a, b in pairs]
+    assert same == [True, False, False, False, False]
+
+
+def test_overconfident_and_timid_predictions_are_corrected():
+    """Noisy labels: the calibrated log-loss on fresh rows is no worse, and s is not 1."""
+    rng = np.random.RandomState(0)
+
+    def rows(count):
+        x = rng.randn(count, 6)
+        return x, (x[:, 0] + 1.5 * rng.logistic(size=count) > 0).astype(int)
+
+    model = SparseBNNClassifier(**{**QUICK, "epochs": 300, "temperature": 0.001, "hidden": (30,)}).fit(
+        *rows(120)
+    )
+    x, y = rows(2000)
+
+    def loss():
+        return -np.log(model.predict_proba(x)[np.arange(2000), y]).mean()
+
+    calibrated, s = loss(), model.sharpness_
+    model.sharpness_ = 1.0
+    assert s < 0.9
+    assert calibrated < loss() - 0.02
+
+
+def test_goes_without_where_there_is_little():
+    x = np.random.RandomState(0).randn(20, 2)
+    assert SparseBNNClassifier(**{**QUICK, "epochs": 2}).fit(x, x[:, 0] > 0).sharpness_ == 1.0

@@ -1,0 +1,89 @@
+"""The regressor: quantiles and deviations against their definitions, several targets, files."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from sparsebnn.estimators import SparseBNNRegressor, load
+from sparsebnn.estimators.posterior import mixture_quantiles
+
+QUICK = {"epochs": 60, "replicates": 2, "hidden": (10,), "learning_rate": 0.03, "n_draws": 20}
+
+
+def line(rows=150, seed=0):
+    rng = np.random.RandomState(seed)
+    x = rng.randn(rows, 3)
+    return x, 100.0 + 20.0 * x[:, 0] + 5.0 * rng.randn(rows)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SparseBNNRegressor(**QUICK).fit(*line())
+
+
+def test_learns_in_the_units_of_the_target(fitted):
+    x, y = line(seed=1)
+    assert fitted.score(x, y) > 0.8
+    mean, std = fitted.predict(x, return_std=True)
+    assert abs(np.mean(np.abs(y - mean) < 1.645 * std) - 0.9) < 0.12
+
+
+def test_quantiles_solve_the_mixture():
+    mean, std = torch.randn(7, 5, 2, dtype=torch.float64), torch.rand(7, 5, 2, dtype=torch.float64) + 0.1
+    for level, found in zip((0.05, 0.3, 0.9), mixture_quantiles(mean, std, [0.05, 0.3, 0.9])):
+        mass = norm.cdf(found.numpy(), mean.numpy(), std.numpy()).mean(0)
+        np.testing.assert_allclose(mass, level, atol=1e-10)
+
+
+def test_samples_have_the_predicted_mean_and_std(fitted):
+    x, _ = line(4, seed=2)
+    model = SparseBNNRegressor(**{**QUICK, "n_draws": 4000}).fit(*line())
+    mean, std = model.predict(x, return_std=True)
+    samples = model.sample_predictive(x, 4000)
+    assert (np.abs(samples.mean(0) - mean) < 4 * std / np.sqrt(4000)).all()
+    assert (np.abs(samples.std(0) / std - 1) < 4 / np.sqrt(2 * 4000) * 1.2).all()
+
+
+def test_several_targets(tmp_path):
+    x, y = line()
+    both = np.column_stack([y, -3.0 * y + 1.0])
+    model = SparseBNNRegressor(**QUICK).fit(x, both)
+    mean, std = model.predict(x[:4], return_std=True)
+    assert mean.shape == std.shape == (4, 2)
+    assert model.predict_quantiles(x[:4], [0.1, 0.5, 0.9]).shape == (4, 2, 3)
+    assert model.score(x, both) > 0.8
+    assert model.explain(x[:4], n_draws=4).contributions.shape == (4, 3, 2)
+
+
+@pytest.mark.parametrize("noise", ["learned", "heteroscedastic"])
+def test_saved_and_loaded_predicts_the_same_bits(noise, tmp_path):
+    x, y = line(60)
+    model = SparseBNNRegressor(**{**QUICK, "epochs": 10}, noise=noise).fit(x, y)
+    again = load(model.save(tmp_path / "model.safetensors"))
+    assert (again.predict(x) == model.predict(x)).all()
+    assert (again.predict_quantiles(x) == model.predict_quantiles(x)).all()
+
+
+def test_noise_that_depends_on_the_row_is_found():
+    rng = np.random.RandomState(0)
+    x = rng.uniform(-1, 1, (400, 1))
+    y = rng.randn(400) * np.where(x[:, 0] > 0, 3.0, 0.3)
+    model = SparseBNNRegressor(**{**QUICK, "epochs": 80}, noise="heteroscedastic").fit(x, y)
+    _, std = model.predict(np.array([[-0.7], [0.7]]), return_std=True)
+    assert std[1] > 3 * std[0]
+
+
+def test_contributions_sum_to_the_prediction(fitted):
+    x, _ = line(5, seed=4)
+    explained = fitted.explain(x, n_draws=20)
+    assert explained.names == ("x0", "x1", "x2")
+    assert int(explained.importance.argmax()) == 0
+    assert fitted.effects_.direction[0] == "+"
+    assert abs(fitted.effects_.value[0] - 20.0) < 6.0
+
+
+def test_the_summary_names_what_matters(fitted):
+    text = fitted.summary()
+    assert "SparseBNNRegressor: 1 target" in text
+    assert text.index("x0") < text.index("x1")

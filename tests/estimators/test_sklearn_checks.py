@@ -1,0 +1,43 @@
+"""scikit-learn's own checks of an estimator.
+
+One check is expected to fail, for a reason: ``check_sample_weight_equivalence`` asks that weights and
+repeated rows give equal predictions to 1e-7. Training draws noise for every row and visits rows in
+batches, so a row of weight 2 and two equal rows draw different noise; they agree in expectation, as
+``test_classifier.py`` shows, not number by number.
+"""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+
+_NOISE = "weights and repeated rows draw different training noise: equal in expectation only"
+
+
+def expected_failures(estimator):
+    return {
+        "check_sample_weight_equivalence_on_dense_data": _NOISE,
+        "check_sample_weight_equivalence_on_sparse_data": _NOISE,
+    }
+
+
+QUICK = {"epochs": 15, "replicates": 1, "hidden": (8,), "n_draws": 10}
+
+
+@parametrize_with_checks(
+    [
+        SparseBNNClassifier(**{**QUICK, "learning_rate": 0.05}),
+        SparseBNNRegressor(**{**QUICK, "learning_rate": 0.05}),
+    ],
+    expected_failed_checks=expected_failures,
+)
+def test_quick_settings(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [SparseBNNClassifier(), SparseBNNRegressor()], expected_failed_checks=expected_failures
+)
+def test_defaults(estimator, check):
+    check(estimator)
