@@ -3,7 +3,8 @@
 One check is expected to fail, for a reason: ``check_sample_weight_equivalence`` asks that weights and
 repeated rows give equal predictions to 1e-7. Training draws noise for every row and visits rows in
 batches, so a row of weight 2 and two equal rows draw different noise; they agree in expectation, as
-``test_classifier.py`` shows, not number by number.
+``test_classifier.py`` shows, not number by number. scikit-learn itself skips ``check_array_api_input`` unless
+SCIPY_ARRAY_API is set; the estimators make no claim to array API inputs.
 """
 
 import pytest

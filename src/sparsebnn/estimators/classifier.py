@@ -33,7 +33,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     hidden : sizes of the hidden layers, or "auto".
     prior_inclusion : probability, before the data, of a weight being there.
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
-        below 1 weighs the KL down (a tempered posterior); 1 is the Bayes posterior.
+        below 1 weighs the KL down (a tempered posterior): better predictions on little data, and inclusion
+        probabilities that keep too many columns; 1 is the Bayes posterior. Choose columns at 1.
     time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
