@@ -152,7 +152,7 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
             loss = None if row.log_loss is None else float(np.mean(row.log_loss))
             score = float(np.mean(row.score))
             found.append({"data": name, "method": method, "score": score, "log_loss": loss})
-            tell(f"{name:<14}{method:<28}{score:.4f}  {'' if loss is None else f'{loss:.4f}'}")
+            tell(f"{name:<14}{method:<30}{score:.4f}  {'' if loss is None else f'{loss:.4f}'}")
     return found
 
 
