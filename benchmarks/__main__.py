@@ -44,6 +44,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, help="threads of a timed process (default: at most 2; 1 on CUDA)")
     add("--patience", type=float, default=900.0, help="seconds a wave of tasks may take to get ready")
     add("--longest", type=float, help="seconds after which a timing is given up (300; 30 on CUDA)")
+    add("--gpu-lock", type=Path, help="a lock file: timings wait until nobody else holds it")
     add("--out", type=Path, help="folder of the result file (default: results/bench)")
     add("--quick", action="store_true", help="a rehearsal: short timings, few images; writes to runs/bench")
     add("--figures-only", action="store_true", help="tables, page and picture from the files there are")
@@ -85,11 +86,12 @@ def _versions() -> dict[str, str]:
 
 
 def _command(argv: Sequence[str]) -> str:
-    """As it was called, without the output folder: that names a machine, not a result."""
+    """As it was called, without its folders: they name a machine, not a result."""
     words = list(argv)
-    if "--out" in words:
-        at = words.index("--out")
-        del words[at : at + 2]
+    for option in ("--out", "--gpu-lock"):
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
     return " ".join(["python", "-m", "benchmarks", *words])
 
 
@@ -180,7 +182,8 @@ def figures(given: argparse.Namespace) -> None:
 def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder) -> None:
     """Time every task, then the gradients' variance."""
     names = ("device", "jobs", "held", "seconds", "threads", "patience", "longest")
-    for row in run(tasks, Conditions(**{name: getattr(given, name) for name in names})):
+    conditions = Conditions(**{name: getattr(given, name) for name in names}, lock=given.gpu_lock)
+    for row in run(tasks, conditions):
         recorder.add(row)
     if "gradients" in given.parts and importlib.util.find_spec("sklearn"):
         torch.set_num_threads(given.threads)

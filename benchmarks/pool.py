@@ -16,11 +16,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.subjects import Subject, Task, prepare
+from sparsebnn.experiments.cells import locked
 from sparsebnn.training.capture import matmul_precision
 
 __all__ = ["Conditions", "run", "step_times"]
@@ -34,7 +36,7 @@ class Conditions:
 
     ``jobs`` tasks get ready at a time, at most ``held`` wait for their timing at once. A wave has
     ``patience`` seconds to get ready, and a timing of about ``seconds`` is given up after ``longest``.
-    ``threads`` is what a timed process may use on a CPU.
+    ``threads`` is what a timed process may use on a CPU. Timings wait for the lock file, if there is one.
     """
 
     device: str = "cpu"
@@ -46,6 +48,7 @@ class Conditions:
     longest: float = 300.0
     tf32: bool = True
     profiled: bool = False
+    lock: Path | None = None
 
 
 def step_times(advance: Callable[[int], None], device: torch.device, seconds: float = 2.0) -> list[float]:
@@ -233,5 +236,6 @@ def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker])
         worker.end()
     for task in waiting:
         yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
-    for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
-        yield worker.measure(conditions.longest)
+    with contextlib.nullcontext() if conditions.lock is None else locked(conditions.lock):
+        for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
+            yield worker.measure(conditions.longest)

@@ -16,6 +16,7 @@ from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
 
 from sparsebnn import cli, layers, mlp
+from sparsebnn.experiments.cells import locked
 from sparsebnn.noise import Fresh
 from sparsebnn.passes import LocalPass
 
@@ -177,6 +178,23 @@ def test_a_stuck_task_is_given_up():
     first, second = pool.run(tasks, pool.Conditions(jobs=1, held=2, patience=0.01))
     assert first["failed"].startswith("not ready after")
     assert second["failed"].startswith("not begun")
+
+
+def test_timings_wait_for_the_lock(tmp_path, monkeypatch):
+    """It is free while tasks get ready, and held while they are timed."""
+    path, seen = tmp_path / "gpu.lock", []
+    real = pool._Worker.measure
+
+    def look():
+        with locked(path, wait=False) as free:
+            return free
+
+    monkeypatch.setattr(pool._Worker, "measure", lambda *a: (seen.append(look()), real(*a))[1])
+    conditions = pool.Conditions(seconds=0.02, threads=1, patience=120.0, lock=path)
+    (row,) = pool.run([Task("deterministic", "fc")], conditions)
+    assert row["ms"] > 0
+    assert seen == [False]
+    assert look()
 
 
 def test_step_times_counts_the_steps():

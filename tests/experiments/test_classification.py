@@ -227,7 +227,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path, capsys):
 
 
 def test_training_waits_for_its_turn_and_compiling_does_not(tmp_path, monkeypatch):
-    """The lock is free while the step is made ready, held in every epoch, and free at the evaluation."""
+    """The lock is free while the step is made ready, held in every epoch and while networks are measured."""
     path, seen = tmp_path / "gpu.lock", []
 
     def look(where):
@@ -246,9 +246,11 @@ def test_training_waits_for_its_turn_and_compiling_does_not(tmp_path, monkeypatc
         ("compile", True),
         ("train", False),
         ("train", False),
-        ("evaluate", True),
-        ("evaluate", True),
+        ("evaluate", False),
+        ("evaluate", False),
     ]
+    look("after")
+    assert seen[-1] == ("after", True)
 
 
 def test_a_cell_that_fails_does_not_cost_the_others(tmp_path, monkeypatch, capsys):

@@ -196,8 +196,7 @@ class Runner:
         if folder is not None and not self.given.resume:
             shutil.rmtree(folder, ignore_errors=True)
         trace = Trace(job, data, self.given.trace, None if folder is None else folder / "trace.json")
-        turn = Turn(self.given.gpu_lock)
-        with turn.held:
+        with Turn(self.given.gpu_lock) as turn:
             run = train(
                 job.cell.network(),
                 (evaluation.inputs(data.x_train, job.cell, data.image_shape), data.y_train),
@@ -212,7 +211,7 @@ class Runner:
                 callbacks=[turn, trace],
                 progress=None if self.live else False,
             )
-        return self._result(job, run, trace, data, folder)
+            return self._result(job, run, trace, data, folder)
 
     def _result(
         self, job: Job, run: Run, trace: Trace, data: datasets.Dataset, folder: Path | None

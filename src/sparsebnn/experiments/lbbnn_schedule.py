@@ -74,7 +74,7 @@ def run(
     template: Cell,
     device: str = "auto",
     mode: str = "auto",
-    lock: Path | None = None,
+    turn: Turn | None = None,
 ) -> tuple[list[dict[str, Any]], Run]:
     """Train all candidates as one program; one row each, measured on the held-out rows."""
     (x, y), (x_val, y_val) = split(data, spec.held_out)
@@ -91,7 +91,7 @@ def run(
         vary={"learning_rates.inclusion_logit": [candidate.rate for candidate in each]},
         device=device,
         mode=mode,
-        callbacks=[starts, Turn(lock)],
+        callbacks=[starts, turn or Turn(None)],
     )
     images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
     labels = y_val.to(images.device)
@@ -167,7 +167,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def _failing(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any]:
+def _failing(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -> dict[str, Any]:
     """The published schedule under both priors: density and accuracy as its logits fall."""
     (x, y), (x_val, y_val) = split(data, _HELD_OUT)
     found = []
@@ -183,7 +183,7 @@ def _failing(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any
             seed=given.seed,
             device=given.device,
             mode=given.mode,
-            callbacks=[Turn(given.gpu_lock)],
+            callbacks=[turn],
         )
         images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
         rows = [
@@ -201,7 +201,7 @@ def _failing(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any
     return {"rows": found}
 
 
-def _comparison(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, Any]:
+def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -> dict[str, Any]:
     """The candidates, and the one the rule takes."""
     candidates = CANDIDATES[given.architecture]
     if given.rates:
@@ -222,7 +222,7 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset) -> dict[str, 
         draws,
         given.seed,
     )
-    rows, trained = run(spec, data, template, given.device, given.mode, given.gpu_lock)
+    rows, trained = run(spec, data, template, given.device, given.mode, turn)
     winner = choose(rows, most)
     print(table(rows, winner))
     return {
@@ -243,7 +243,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     name = "digits" if given.quick else given.dataset
     data = datasets.load(name, root=given.data)
-    content = _failing(given, data) if given.published else _comparison(given, data)
+    with Turn(given.gpu_lock) as turn:
+        content = (_failing if given.published else _comparison)(given, data, turn)
     commit, source = provenance.commit_and_source()
     words = ["python", "-m", "sparsebnn.experiments.lbbnn_schedule", "--architecture", given.architecture]
     words += [

@@ -25,17 +25,27 @@ _TRACED, _TRACE_DRAWS = 2, 10
 
 
 class Turn(Callback):
-    """Wait for the device between compiling and training, and give it up at the end."""
+    """Wait for the device between compiling and training; give it up when the scope ends.
+
+    The scope holds whatever is measured after training too: ``with Turn(path) as turn: train(…,
+    callbacks=[turn]); evaluate(…)``.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.held = path, contextlib.ExitStack()
+        self.path, self._held = path, contextlib.ExitStack()
+        self._mine = False
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+        self._mine = False
 
     def on_train_start(self, run: Run) -> None:
-        if self.path is not None and run.epoch < run.settings.epochs:
-            self.held.enter_context(cells.locked(self.path))
-
-    def on_train_end(self, run: Run) -> None:
-        self.held.close()
+        if self.path is not None and not self._mine:
+            self._held.enter_context(cells.locked(self.path))
+            self._mine = True
 
 
 class Trace(Callback):
