@@ -2,7 +2,9 @@
 
 Compiling is the processor's work and takes a minute or two; a timing takes seconds and wants the machine
 to itself. So the tasks of a wave all get ready first, ``jobs`` of them at a time; one that is ready waits
-without using a processor. When nobody compiles any more, they are called up one by one.
+without using a processor. When nobody compiles any more, they are called up one by one. A lock file keeps
+them apart where the device must be quiet: when a compiled step runs for the first time, in which the
+compiler times variants of its kernels, and in the timings.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import contextlib
 import multiprocessing
 import resource
 import statistics
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,12 @@ def measured(task: Task, subject: Subject, conditions: Conditions) -> dict[str, 
     return row
 
 
+def _alone(scope: contextlib.ExitStack, conditions: Conditions) -> None:
+    """Hold the lock, if there is one, until the scope ends."""
+    if conditions.lock is not None:
+        scope.enter_context(locked(conditions.lock))
+
+
 def _work(task: Task, conditions: Conditions, line: connection.Connection) -> None:
     """One task in a process of its own: get ready, wait for the word, measure."""
     try:
@@ -135,10 +144,11 @@ def _work(task: Task, conditions: Conditions, line: connection.Connection) -> No
             # What compiles longest decides when the wave is ready.
             _compile_with(4 if task.method == "flow" else 2)
         with matmul_precision(conditions.tf32):
-            subject = prepare(task, torch.device(conditions.device))
-            subject.advance(subject.rehearsals)
-            if torch.cuda.is_initialized():
-                torch.cuda.synchronize()
+            with contextlib.ExitStack() as quiet:
+                subject = prepare(task, torch.device(conditions.device), lambda: _alone(quiet, conditions))
+                subject.advance(subject.rehearsals)
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
             _dismiss_helpers()
             line.send("ready")
             line.recv()
@@ -201,6 +211,12 @@ class _Worker:
 def run(tasks: Sequence[Task], conditions: Conditions) -> Iterator[dict[str, Any]]:
     """One row per task, as they come. A task that fails, dies or never gets ready has a row that says so."""
     held = max(conditions.held, conditions.jobs)
+    with tempfile.TemporaryDirectory() as folder:
+        own = replace(conditions, lock=conditions.lock or Path(folder) / "device.lock")
+        yield from _waves(tasks, own, held)
+
+
+def _waves(tasks: Sequence[Task], conditions: Conditions, held: int) -> Iterator[dict[str, Any]]:
     for first in range(0, len(tasks), held):
         workers: list[_Worker] = []
         try:
@@ -236,6 +252,7 @@ def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker])
         worker.end()
     for task in waiting:
         yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
-    with contextlib.nullcontext() if conditions.lock is None else locked(conditions.lock):
+    with contextlib.ExitStack() as quiet:
+        _alone(quiet, conditions)
         for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
             yield worker.measure(conditions.longest)

@@ -80,20 +80,20 @@ def _network(task: Task) -> nn.Module:
     return mlp(sizes, family=METHODS[task.method], prior=SpikeSlabPrior(0.1), initial=one.initial)
 
 
-def engine(task: Task, device: torch.device) -> Engine:
+def engine(task: Task, device: torch.device, ready: Callable[[], None] | None = None) -> Engine:
     """Our engine at the start of an epoch, compiled."""
     form = Categorical(10)
     batches = Batches.of(_data(task.architecture), form, _BATCH, device, torch.float32)
     replicas = Replicas(Objective(_network(task), form, _ROWS), range(task.replicates), device)
     settings = cell(task.architecture, task.method).settings
     made = Engine(replicas, batches, settings, mode="compiled")
-    made.prepare()
+    made.prepare(ready)
     made.begin_epoch(0)
     return made
 
 
-def _ours(task: Task, device: torch.device) -> Subject:
-    made = engine(task, device)
+def _ours(task: Task, device: torch.device, ready: Callable[[], None] | None) -> Subject:
+    made = engine(task, device, ready)
 
     def advance(steps: int) -> None:
         while steps > 0:
@@ -123,10 +123,13 @@ def _prediction(task: Task, device: torch.device) -> Subject:
     return Subject(advance, rehearsals=0)
 
 
-def prepare(task: Task, device: torch.device) -> Subject:
-    """The task's subject; everything that happens once has happened."""
+def prepare(task: Task, device: torch.device, ready: Callable[[], None] | None = None) -> Subject:
+    """The task's subject; everything that happens once has happened.
+
+    ``ready`` is called after compiling, before anything compiled runs.
+    """
     if task.code == "ours":
-        return _ours(task, device)
+        return _ours(task, device, ready)
     if task.code == "predict":
         return _prediction(task, device)
     if task.code == "deterministic":

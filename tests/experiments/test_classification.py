@@ -237,7 +237,7 @@ def test_training_waits_for_its_turn_and_compiling_does_not(tmp_path, monkeypatc
     from sparsebnn.training.engine import Engine
 
     real = Engine.prepare
-    monkeypatch.setattr(Engine, "prepare", lambda self: (look("compile"), real(self))[1])
+    monkeypatch.setattr(Engine, "prepare", lambda self, ready: (look("compile"), real(self, ready))[1])
     monkeypatch.setattr(watching.Trace, "on_epoch_end", lambda self, run, epoch: look("train"))
     measure = evaluation.evaluate
     monkeypatch.setattr(evaluation, "evaluate", lambda *a: (look("evaluate"), measure(*a))[1])

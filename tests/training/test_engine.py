@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import time
 
 import pytest
 import torch
@@ -98,6 +99,39 @@ def test_the_recorded_step_with_weights_bytes_and_rates_of_its_own():
     fast = fit(make_network(), data, settings, mode="compiled", **options)
     assert fast.mode == "compiled"
     assert distance(parameters(fast), parameters(eager)) <= 1e-10
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor uses what torch itself deprecates
+def test_there_is_a_moment_between_compiling_and_the_first_step(monkeypatch):
+    """A callback can wait in it for the device; the waiting is not compiling."""
+    ran, seen = [], []
+
+    def lazy(graph, *, backend, **_):
+        made = []
+
+        def run(*arguments):
+            made.extend([] if made else [backend(graph, arguments)])
+            ran.append(graph)
+            return made[0](*arguments)
+
+        return run
+
+    class Wait(Callback):
+        def on_compiled(self, run):
+            seen.append(("compiled", len(ran)))
+            time.sleep(0.5)
+
+        def on_train_start(self, run):
+            seen.append(("start", len(ran)))
+
+    monkeypatch.setattr(torch, "compile", lazy)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda module, inputs, **_: module)
+    began = time.perf_counter()
+    run = fit(make_network(), make_data(), SHORT, mode="compiled", callbacks=[Wait()])
+    spent = time.perf_counter() - began
+    # The prelude (noise, rates) has run twice by then: the step is recorded for what it returned.
+    assert seen == [("compiled", 2), ("start", 3)]
+    assert spent - run.compile_seconds >= 0.5
 
 
 @pytest.mark.slow

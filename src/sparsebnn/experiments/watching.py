@@ -25,10 +25,11 @@ _TRACED, _TRACE_DRAWS = 2, 10
 
 
 class Turn(Callback):
-    """Wait for the device between compiling and training; give it up when the scope ends.
+    """Wait for the device between compiling and the first step; give it up when the scope ends.
 
-    The scope holds whatever is measured after training too: ``with Turn(path) as turn: train(…,
-    callbacks=[turn]); evaluate(…)``.
+    The first step belongs to the turn because the compiler times variants of its kernels in it. The scope
+    holds whatever is measured after training too: ``with Turn(path) as turn: train(…, callbacks=[turn]);
+    evaluate(…)``.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -42,10 +43,13 @@ class Turn(Callback):
         self._held.close()
         self._mine = False
 
-    def on_train_start(self, run: Run) -> None:
+    def on_compiled(self, run: Run) -> None:
         if self.path is not None and not self._mine:
             self._held.enter_context(cells.locked(self.path))
             self._mine = True
+
+    def on_train_start(self, run: Run) -> None:
+        self.on_compiled(run)  # an eager run has only this moment
 
 
 class Trace(Callback):

@@ -45,7 +45,13 @@ class Stopped:
 
 
 class Callback:
-    """Override the hooks you need."""
+    """Override the hooks you need.
+
+    ``on_compiled`` comes after compiling and before the step runs for the first time; an eager run, or one
+    that has nothing left to do, has no such moment.
+    """
+
+    def on_compiled(self, run: Run) -> None: ...
 
     def on_train_start(self, run: Run) -> None: ...
 

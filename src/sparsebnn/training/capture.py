@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,16 +39,32 @@ def matmul_precision(tf32: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
-def compiled(step: Callable[..., Any], *arguments: Any, fuse: bool = False) -> Callable[..., Any]:
+def compiled(
+    step: Callable[..., Any],
+    *arguments: Any,
+    fuse: bool = False,
+    ready: Callable[[], None] | None = None,
+) -> Callable[..., Any]:
     """``step`` as compiled code for arguments like these, which it may change in place.
 
     The step is first recorded as one flat graph of tensor operations: transformations (``vmap``,
-    ``grad``) and custom batching rules are resolved there, and the compiler sees none of them.
+    ``grad``) and custom batching rules are resolved there, and the compiler sees none of them. The first
+    call compiles. ``ready`` is called when that is done and nothing has run yet: what runs then times
+    variants of its kernels, so whoever shares a device wants it quiet from here on.
     """
     with tracing():
         # The recorder counts a method's own 'self' as an argument, so it gets a function.
         graph = make_fx(lambda *given: step(*given), tracing_mode="fake")(*arguments)
-    return torch.compile(graph, fullgraph=True, dynamic=False, options=dict(_FUSE) if fuse else None)
+
+    def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        made = compile_fx(module, inputs, config_patches=dict(_FUSE) if fuse else None)
+        if ready is not None:
+            ready()
+        return made
+
+    return torch.compile(graph, fullgraph=True, dynamic=False, backend=backend)
 
 
 def captured(step: Callable[[], Any], rehearsals: int = 3) -> Callable[[], None]:

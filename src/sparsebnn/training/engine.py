@@ -173,16 +173,27 @@ class Engine:
                 if bad:
                     self.culprits.setdefault(k, bad[0])
 
-    def prepare(self) -> None:
-        """Compile and capture, if that is the mode; on failure say so in one line and stay eager."""
+    def prepare(self, ready: Callable[[], None] | None = None) -> None:
+        """Compile and capture, if that is the mode; on failure say so in one line and stay eager.
+
+        ``ready`` is called between compiling and the first time the step runs; it may wait for the device.
+        """
         if self.mode == "eager":
             return
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), 0.0
+
+        def waiting() -> None:
+            nonlocal waited
+            began = time.perf_counter()
+            if ready is not None:
+                ready()
+            waited = time.perf_counter() - began
+
         kept = {name: tensor.clone() for name, tensor in self.state["loop"].items()}
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            self._advance = self._fast_step()
+            self._advance = self._fast_step(waiting)
         except Exception as error:  # the compiler can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             telling = [line for line in lines if not line.endswith("raised:")] or [""]
@@ -191,13 +202,13 @@ class Engine:
             self.mode, self._advance = "eager", self._eager_step
         for name, tensor in self.state["loop"].items():
             tensor.copy_(kept[name])
-        self.compile_seconds += time.perf_counter() - started
+        self.compile_seconds += time.perf_counter() - started - waited
 
-    def _fast_step(self) -> Callable[[], Any]:
+    def _fast_step(self, ready: Callable[[], None]) -> Callable[[], Any]:
         """Prelude and step are compiled apart: joined, the prelude would be made anew where it is used."""
         prelude = compiled(self._prelude, self.state)
         made = prelude(self.state)
-        step = compiled(self._step, self.state, *made, fuse=self.device.type == "cuda")
+        step = compiled(self._step, self.state, *made, fuse=self.device.type == "cuda", ready=ready)
 
         def whole() -> None:
             step(self.state, *prelude(self.state))

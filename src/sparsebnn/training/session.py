@@ -144,7 +144,7 @@ class Session:
     def go(self) -> None:
         run, engine = self.run, self.engine
         if run.epoch < run.settings.epochs:
-            engine.prepare()
+            engine.prepare(lambda: self._tell(lambda c: c.on_compiled(run)))
         run.mode = engine.mode
         self._tell(lambda c: c.on_train_start(run))
         with self._signals():
