@@ -52,7 +52,7 @@ def test_the_small_study_and_its_picture(tmp_path, capsys):
 def test_the_page_shows_what_the_file_says():
     rows = json.loads((ROOT / "results" / "densities" / "densities.json").read_text())["rows"]
     page = (ROOT / "docs" / "densities.md").read_text(encoding="utf-8")
-    assert tables.with_section(page, densities.markdown(rows)) == page, (
+    assert tables.with_section(page, densities.markdown(rows, ROOT / "results")) == page, (
         "run: sparsebnn reproduce densities --draw"
     )
 

@@ -133,8 +133,27 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """For the page: drift's densities beside the paper's, then the digits by travel."""
+def _schedules(results: Path) -> str:
+    """LBBNN's candidates on validation rows, as far as ``lbbnn_schedule`` has been run."""
+    lines = []
+    for path in sorted((results / "lbbnn_schedule").glob("*-*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        spec = content.get("spec")
+        if spec is None:
+            continue  # the published schedule, which has no candidates
+        where = "fully connected" if spec["architecture"] == "fc" else "LeNet-5"
+        for row in content["rows"]:
+            chosen = row["rate"] == content["chosen"]["rate"] and row["start"] == content["chosen"]["start"]
+            cells = [f"{spec['dataset'].upper()}, {where}", f"U({row['start'][0]:g}, {row['start'][1]:g})"]
+            accuracies = [f"{100 * row[name]:.2f}" for name in ("accuracy_median", "accuracy_average")]
+            numbers = [f"{row['rate']:g}", *accuracies, f"{row['density']:.3f}"]
+            lines.append([f"**{entry}**" if chosen else entry for entry in (*cells, *numbers)])
+    head = ["", "logits start", "rate", "median model, %", "averaging, %", "density"]
+    return f"\n\nLBBNN on validation rows:\n\n{pipes(head, lines)}" if lines else ""
+
+
+def markdown(rows: Sequence[dict[str, Any]], results: Path) -> str:
+    """For the page: drift's densities beside the paper's, the digits by travel, LBBNN's candidates."""
     papers = []
     for architecture, method in ((a, m) for a in ARCHITECTURES for m in ("lrt", "flow")):
         made = cell(architecture, method)
@@ -159,7 +178,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     columns = ["logits start", "travel", "drift alone", "density", "median model, %", "−ELBO per row, nats"]
-    return f"{pipes(head, papers)}\n\nDigits:\n\n{pipes(columns, digits)}\n"
+    return f"{pipes(head, papers)}\n\nDigits:\n\n{pipes(columns, digits)}{_schedules(results)}\n"
 
 
 # --- the picture -------------------------------------------------------------------------------------
@@ -256,7 +275,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"Wrote {study.save(spec, seeds, rows=rows)}.")
     page = Path(study.given.out) / "docs" / "densities.md"
     if page.exists() and not study.given.quick:
-        page.write_text(with_section(page.read_text(encoding="utf-8"), markdown(rows)), encoding="utf-8")
+        text = with_section(page.read_text(encoding="utf-8"), markdown(rows, results))
+        page.write_text(text, encoding="utf-8")
     try:
         draw(rows, results, study.figure)
     except ImportError:
