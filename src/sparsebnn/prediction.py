@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sparsebnn import counter
 from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, invalid
+from sparsebnn.kernels import noise as kernels
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers
@@ -120,14 +121,15 @@ def draw_outputs(
     draws: str = "auto",
     seed: int = 0,
     batch_size: int = 1024,
-    memory: int = 1 << 28,
+    memory: int | None = None,
 ) -> Iterator[tuple[slice, Tensor]]:
     """Network outputs for draws of the posterior: ``(rows, outputs of shape (draws, rows, …))``.
 
     ``model="average"`` draws from the whole posterior, ``"median"`` from the median probability
     model. ``draws="local"`` samples the outputs of every layer (noise per example and unit),
     ``"weights"`` whole weight tensors; ``"auto"`` does as the family trains. Draw d of the weights is
-    the same for every batch of rows. ``memory`` bounds the noise held at a time, in bytes.
+    the same for every batch of rows. ``memory`` bounds the noise held at a time, in bytes (by default
+    256 MiB, on CUDA 1/32 of what is free if that is more); the draws do not depend on it.
     """
     plan = _Plan(network, x, n_draws, model, draws, seed, batch_size, memory)
     for rows, batch in plan.batches():
@@ -150,7 +152,7 @@ def draw_outputs_of_all(
     draws: str = "auto",
     seed: int = 0,
     batch_size: int = 1024,
-    memory: int = 1 << 28,
+    memory: int | None = None,
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
@@ -159,7 +161,7 @@ def draw_outputs_of_all(
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
     skeleton = copy.deepcopy(networks[0])
-    plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory // len(networks))
+    plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory, len(networks))
     for rows, batch in plan.batches():
 
         def one(state: Any, normal: Tensor, logistic: Tensor, batch: Tensor = batch) -> Tensor:
@@ -181,6 +183,12 @@ def _check_alike(networks: Sequence[nn.Module]) -> None:
             raise invalid("networks", "predict_all", "of one shape", f"another one at place {k}", advice)
 
 
+def _memory(device: torch.device) -> int:
+    """Bytes of noise to hold at a time. What is made of it takes some ten times as much."""
+    least = 1 << 28
+    return max(least, torch.cuda.mem_get_info(device)[0] // 32) if device.type == "cuda" else least
+
+
 class _Plan:
     """How draws are made: which pass, in what batches of rows, from what noise."""
 
@@ -193,7 +201,8 @@ class _Plan:
         draws: str,
         seed: int,
         batch_size: int,
-        memory: int,
+        memory: int | None,
+        networks: int = 1,
     ) -> None:
         _check_input(x, n_draws, "predict")
         check_count(batch_size, "batch_size", "predict")
@@ -201,7 +210,8 @@ class _Plan:
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.seeds = counter.seed_tensor([seed], self.like.device)
-        self.batch_size, self.memory = batch_size, memory
+        self.batch_size = batch_size
+        self.memory = (_memory(self.like.device) if memory is None else memory) // networks
 
     def batches(self) -> Iterator[tuple[slice, Tensor]]:
         for start in range(0, self.x.shape[0], self.batch_size):
@@ -220,8 +230,8 @@ class _Plan:
             # Whole weights must not change from batch to batch of rows; local noise must.
             keys = steps + (rows.start << 32) if self.kind is LocalPass else steps
             yield (
-                counter.normals(self.seeds, _NORMAL, keys, size.normal, self.like.dtype),
-                counter.logistics(self.seeds, _LOGISTIC, keys, size.logistic, self.like.dtype),
+                kernels.normals(self.seeds, _NORMAL, keys, size.normal, self.like.dtype, eager=True),
+                kernels.logistics(self.seeds, _LOGISTIC, keys, size.logistic, self.like.dtype, eager=True),
             )
 
 

@@ -18,7 +18,7 @@ __all__ = ["MODELS", "accuracies", "evaluate", "inputs"]
 
 MODELS = ("average", "median")
 # Rows at a time: noise of local draws is a function of the batch, so this is part of the result.
-_ROWS = {"fc": 1000, "lenet": 250}
+_ROWS = 1000
 
 
 def inputs(x: Tensor, cell: Cell, image_shape: tuple[int, ...]) -> Tensor:
@@ -37,10 +37,8 @@ def probs(network: nn.Module, x: Tensor, cell: Cell, model: str, draws: int, see
     """Class probabilities, averaged over draws of the whole posterior or of the median model."""
     likelihood = Categorical(cell.sizes[-1])
     # Noise held at a time. The draws stay the same; a GPU likes few large passes, a CPU small ones.
-    memory = 1 << 30 if next(network.parameters()).device.type == "cuda" else 1 << 25
-    pieces = draw_outputs(
-        network, x, draws, model=model, seed=seed, batch_size=_ROWS[cell.architecture], memory=memory
-    )
+    memory = None if next(network.parameters()).device.type == "cuda" else 1 << 25
+    pieces = draw_outputs(network, x, draws, model=model, seed=seed, batch_size=_ROWS, memory=memory)
     return torch.cat([class_probs(outputs, likelihood).mean(0) for _, outputs in pieces])
 
 
