@@ -140,11 +140,11 @@ class EmpiricalPrior(SpikeSlabPrior):
     and anew at every step. A layer with :math:`N` weights shares
 
     .. math::
-        \hat\sigma^2 = rac{s\,\sigma_0^2 + \sum_i 	ildelpha_i\,(	ilde\sigma_i^2 + (	ilde\mu_i-\mu)^2)}
-        {s + \sum_i 	ildelpha_i}, \qquad
-        \hatlpha = rac{c\,lpha_0 + \sum_i 	ildelpha_i}{c + N}
+        \hat\sigma^2 = \frac{s\,\sigma_0^2 + \sum_i \tilde\alpha_i\,(\tilde\sigma_i^2 + (\tilde\mu_i-\mu)^2)}
+        {s + \sum_i \tilde\alpha_i}, \qquad
+        \hat\alpha = \frac{c\,\alpha_0 + \sum_i \tilde\alpha_i}{c + N}
 
-    :math:`\sigma_0` is ``std`` and :math:`lpha_0` is ``inclusion_prob``. They count as ``strength``
+    :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. They count as ``strength``
     (s) and ``inclusion_strength`` (c) weights: with every weight gone the sums would be empty, and the
     prior is then what it was given, not what nothing taught it. The inclusion rate is learned only with
     ``learn_inclusion``; ``inclusion_strength`` is a share of the layer's weights.
