@@ -128,9 +128,16 @@ def cell(architecture: str, method: str) -> Cell:
 
 def from_recipe(architecture: str, made: Recipe) -> Cell:
     """A recipe for one architecture as a cell."""
-    options = {"family_options": made.family_options, "prior": made.prior}
     return Cell(
-        architecture, made.method, made.initial, made.dense_initial, made.settings, made.family, **options
+        architecture,
+        made.method,
+        made.initial,
+        made.dense_initial,
+        made.settings,
+        made.family,
+        made.family_options,
+        made.prior,
+        made.inclusion_prob,
     )
 
 

@@ -8,9 +8,11 @@ from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
 from sparsebnn.training.session import Interrupted
 from sparsebnn.training.settings import Settings
+from sparsebnn.training.snapshot import BeforeRefit
 
 __all__ = [
     "Batch",
+    "BeforeRefit",
     "Callback",
     "CheckpointError",
     "Constant",

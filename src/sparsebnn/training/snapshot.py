@@ -1,0 +1,61 @@
+"""The replicates as they stand at one moment of training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from sparsebnn.training.callbacks import Callback, Epoch
+
+if TYPE_CHECKING:
+    from sparsebnn.training.run import Run
+
+__all__ = ["BeforeRefit"]
+
+
+class BeforeRefit(Callback):
+    """Keeps the posterior as it is when the structure is about to be fixed (``Settings(refit=…)``).
+
+    With a fixed structure nothing is left to average over but the weights that are there. So a training
+    with a refit has two results: the posterior before it, to average over, and the one after it, whose
+    median probability model has had time to do without the rest. This callback keeps the first; the run
+    has the second.
+
+    >>> import torch
+    >>> from sparsebnn import Settings, mlp, train
+    >>> kept, x, y = BeforeRefit(), torch.randn(60, 4), torch.arange(60) % 3
+    >>> settings = Settings(epochs=4, refit=0.5)
+    >>> run = train(mlp([4, 8, 3]), (x, y), settings=settings, replicates=2, callbacks=[kept])
+    >>> len(kept.networks), kept.epoch
+    (2, 2)
+    """
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        self._run: Run | None = None
+        self._parameters: dict[str, Tensor] = {}
+        self._varied: dict[str, Tensor] = {}
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if epoch.epoch + 1 == run.settings.refit_from < run.settings.epochs:
+            self.epoch, self._run = epoch.epoch + 1, run
+            self._parameters = {name: p.clone() for name, p in run.replicas.parameters.items()}
+            self._varied = {name: v.clone() for name, v in run.replicas.varied.items()}
+
+    @property
+    def taken(self) -> bool:
+        """Whether there was such a moment in this process: a run resumed after it has passed has none."""
+        return self._run is not None
+
+    def network(self, k: int) -> nn.Module:
+        """Replicate k as it was then."""
+        if self._run is None:
+            message = "No refit began in this run: give Settings(refit=...) and train from the start."
+            raise RuntimeError(message)
+        return self._run.replicas.unstack(k, {**self._parameters, **self._varied}).network
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """All replicates as they were then."""
+        return [self.network(k) for k in range(len(self._run.seeds) if self._run else 0)]

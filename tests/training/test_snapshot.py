@@ -1,0 +1,37 @@
+"""The posterior before the refit: the same as if training had ended there."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from sparsebnn.networks import density
+from sparsebnn.training import BeforeRefit, Cosine, Settings
+from training.runs import fit, make_data, make_network
+
+SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
+
+
+@pytest.mark.parametrize("replicates", [1, 3])
+def test_it_is_where_a_shorter_training_ends(replicates):
+    """Three epochs of six, then a refit: before it the network is that of three epochs without one."""
+    kept = BeforeRefit()
+    run = fit(make_network(), make_data(), SETTINGS, replicates=replicates, callbacks=[kept])
+    assert (kept.taken, kept.epoch) == (True, 3)
+    short = dataclasses.replace(SETTINGS, epochs=3, refit=0.0, schedule=Cosine())
+    end = fit(make_network(), make_data(), short, replicates=replicates)
+    for ours, theirs, later in zip(kept.networks, end.networks, run.networks):
+        for (name, value), wanted in zip(ours.state_dict().items(), theirs.state_dict().values()):
+            torch.testing.assert_close(value, wanted, rtol=0, atol=0, msg=name)
+        assert density(later).overall == pytest.approx(0.3, abs=0.02)
+        logits = [p for n, p in ours.named_parameters() if n.endswith("inclusion_logit")]
+        assert max(float(p.detach().abs().max()) for p in logits) < 30.0
+
+
+def test_without_a_refit_there_is_nothing():
+    kept = BeforeRefit()
+    fit(make_network(), make_data(), dataclasses.replace(SETTINGS, refit=0.0), callbacks=[kept])
+    assert not kept.taken
+    assert kept.networks == []
+    with pytest.raises(RuntimeError, match="No refit began in this run"):
+        kept.network(0)
