@@ -35,3 +35,28 @@ def test_without_a_refit_there_is_nothing():
     assert kept.networks == []
     with pytest.raises(RuntimeError, match="No refit began in this run"):
         kept.network(0)
+
+
+def test_a_resumed_run_still_has_it(tmp_path):
+    """Interrupted in the refit and resumed: the posterior before it comes from its file."""
+    from sparsebnn.training import Callback
+
+    class Halt(Exception):
+        pass
+
+    class Stop(Callback):
+        def on_epoch_end(self, run, epoch):
+            if epoch.epoch == 4:
+                raise Halt
+
+    whole = BeforeRefit()
+    fit(make_network(), make_data(), SETTINGS, replicates=2, callbacks=[whole])
+    options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b"), Stop()], **options)
+    again = BeforeRefit(tmp_path / "b")
+    fit(make_network(), make_data(), SETTINGS, callbacks=[again], resume=True, **options)
+    assert again.epoch == 3
+    for ours, theirs in zip(again.networks, whole.networks):
+        for value, wanted in zip(ours.state_dict().values(), theirs.state_dict().values()):
+            assert torch.equal(value, wanted)

@@ -179,10 +179,10 @@ class Replicas:
         one = copy.deepcopy(self.objective)
         with torch.no_grad():
             for name, parameter in one.named_parameters():
-                parameter.data = values[name][k].clone()
+                parameter.data = values[name][k].to(parameter.device, copy=True)
             for name in self.varied:
                 owner, last = _owner_of(one, name)
-                owner.register_buffer(last, values[name][k].clone())
+                owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
         return one.eval()
 
 

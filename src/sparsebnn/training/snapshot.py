@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ class BeforeRefit(Callback):
 
     With a fixed structure nothing is left to average over but the weights that are there. So a training
     with a refit has two results: the posterior before it, to average over, and the one after it, whose
-    median probability model has had time to do without the rest. This callback keeps the first; the run
-    has the second.
+    median probability model has had time to do without the rest. This callback keeps the first (in
+    ``path`` too, for a run that is interrupted and resumed); the run has the second.
 
     >>> import torch
     >>> from sparsebnn import Settings, mlp, train
@@ -31,21 +33,29 @@ class BeforeRefit(Callback):
     (2, 2)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
         self.epoch: int | None = None
         self._run: Run | None = None
-        self._parameters: dict[str, Tensor] = {}
-        self._varied: dict[str, Tensor] = {}
+        self._stacked: dict[str, Tensor] = {}
+
+    def on_train_start(self, run: Run) -> None:
+        """A run that goes on after that moment finds it in the file."""
+        if self.path is not None and self.path.exists() and run.epoch >= run.settings.refit_from:
+            self._stacked, header = checkpoint.read(self.path)
+            self.epoch, self._run = header["epoch"], run
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         if epoch.epoch + 1 == run.settings.refit_from < run.settings.epochs:
             self.epoch, self._run = epoch.epoch + 1, run
-            self._parameters = {name: p.clone() for name, p in run.replicas.parameters.items()}
-            self._varied = {name: v.clone() for name, v in run.replicas.varied.items()}
+            now = {**run.replicas.parameters, **run.replicas.varied}
+            self._stacked = {name: value.clone() for name, value in now.items()}
+            if self.path is not None:
+                checkpoint.write(self.path, self._stacked, {"epoch": self.epoch})
 
     @property
     def taken(self) -> bool:
-        """Whether there was such a moment in this process: a run resumed after it has passed has none."""
+        """Whether there was such a moment."""
         return self._run is not None
 
     def network(self, k: int) -> nn.Module:
@@ -53,7 +63,7 @@ class BeforeRefit(Callback):
         if self._run is None:
             message = "No refit began in this run: give Settings(refit=...) and train from the start."
             raise RuntimeError(message)
-        return self._run.replicas.unstack(k, {**self._parameters, **self._varied}).network
+        return self._run.replicas.unstack(k, self._stacked).network
 
     @property
     def networks(self) -> list[nn.Module]:
