@@ -124,6 +124,10 @@ class SpikeSlabPrior(Prior):
         """Elementwise divergence of a slab with this std and squared distance of means."""
         return gaussian_kl(std, squared_error, self.std)
 
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """The slab's std and the inclusion probability as they stand for this posterior: here, as given."""
+        return self.std, self.inclusion_prob
+
     def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
         """Divergence of weights with these inclusions, slab stds and squared distances, summed.
 
@@ -195,6 +199,10 @@ class EmpiricalPrior(SpikeSlabPrior):
         mean = self._sum(inclusion) / self._sum(torch.ones_like(inclusion))
         share = self.inclusion_strength
         return (share * self.inclusion_prob + mean) / (1.0 + share)
+
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """What was learned."""
+        return self.fitted_std(inclusion, std, squared_error), self.fitted_inclusion(inclusion)
 
     def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
         """The divergence from the fitted prior.
@@ -313,6 +321,10 @@ class HierarchicalPrior(_Hyper):
         """The prior mean of the inclusion rate, :math:`c/(c+d)`."""
         included = self._value("included")
         return included / (included + self._value("excluded"))
+
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """The slab's std at the prior mean of its precision, :math:`\\sqrt{b/a}`, and :math:`c/(c+d)`."""
+        return torch.sqrt(self._value("rate") / self._value("shape")), self.inclusion_prob
 
     def log_prob(self, weight: Tensor, inclusion: Tensor) -> Tensor:
         """Joint log density of weights and inclusions; inclusions may be relaxed to [0, 1]."""
