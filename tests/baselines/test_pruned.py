@@ -103,6 +103,14 @@ def test_a_replicate_is_the_same_alone(dense):
     torch.testing.assert_close(probs, torch.softmax(both(X), -1))
 
 
+def test_every_network_can_have_its_own_rate(dense):
+    options = {"settings": SETTINGS, "device": "cpu", "progress": False}
+    both = refit_pruned([dense[0], dense[0]], [0.6, 0.6], (X, Y), rates=[0.01, 0.0], **options).networks
+    alone = refit_pruned(dense[:1], [0.6], (X, Y), **options).network
+    torch.testing.assert_close(both[0](X), alone(X), rtol=1e-5, atol=1e-5)
+    assert torch.equal(both[1](X), prune(dense[0], 0.6)(X))
+
+
 def test_it_can_start_anew():
     cut = Pruned(plain_mlp([3, 4, 2]))
     before = [p.clone() for p in cut.parameters()]

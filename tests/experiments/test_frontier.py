@@ -52,7 +52,7 @@ def test_the_choice_measures_both_posteriors_on_validation_rows(folder):
     tried = {(row["temperature"], row["average_of"]) for row in content["rows"]}
     assert tried == {(t, s) for t in (0.1, 0.03) for s in ("free", "refitted")}
     assert content["held_out"] == 300
-    assert content["chosen"].keys() == {"temperature", "logit_rate", "refit", "average_of"}
+    assert content["chosen"].keys() == {"temperature", "rate", "logit_rate", "refit", "average_of"}
     for row in content["rows"]:
         assert row["density"] == pytest.approx(0.99 * 0.05, abs=1e-3)
         for name in MEASURES[:6]:
@@ -88,7 +88,7 @@ def test_a_finished_cell_is_left_alone(folder, capsys):
     before = path.stat().st_mtime_ns
     frontier.main(words(folder, "--stage", "choose", "final", "densities"))
     said = capsys.readouterr().out
-    assert said.count("already there") == 4
+    assert said.count("already there") == 5
     assert path.stat().st_mtime_ns == before
 
 
@@ -96,7 +96,7 @@ def test_both_posteriors_are_what_they_are_called():
     """Averaging is measured before the refit, the median model after it: against direct evaluations."""
     data = load("digits")
     made = frontier_plan.cell_of("fc", "lrt", "digits", quick=True, epochs=4)
-    made = frontier_plan.with_candidate(made, Candidate(0.1, 3e-2, 0.5))
+    made = frontier_plan.with_candidate(made, Candidate(0.1, 1e-2, 3e-2, 0.5))
     before = BeforeRefit()
     run = train(
         made.network(),
@@ -145,8 +145,8 @@ def rows_of(*triples):
 
 
 def test_the_rule():
-    """Limit 0.05, best accuracy 0.9 of 900 rows: a standard error of 0.01."""
-    near = rows_of((0.06, 0.99, 0.1), (0.05, 0.90, 0.4), (0.04, 0.891, 0.3), (0.04, 0.889, 0.2))
+    """Limit 0.05, best accuracy 0.9 of 900 rows: half a standard error is 0.005."""
+    near = rows_of((0.06, 0.99, 0.1), (0.05, 0.90, 0.4), (0.04, 0.8955, 0.3), (0.04, 0.8945, 0.2))
     assert frontier_choose.choose(near, 0.05, 900) == 2
     assert frontier_choose.choose(rows_of((0.3, 0.9, 0.1), (0.2, 0.5, 0.9)), 0.05, 900) == 1
 
@@ -190,8 +190,12 @@ def test_another_data_sets_choice_can_serve(tmp_path, monkeypatch):
 def test_pruning_gets_as_many_steps_as_we(folder):
     ours = result(folder, "densities-digits-fc-lrt")["settings"]["settings"]
     theirs = result(folder, "densities-digits-fc-pruned")["settings"]
-    assert theirs["dense"]["epochs"] == round((1 - ours["refit"]) * ours["epochs"])
+    assert theirs["dense"]["epochs"] + theirs["refit"]["epochs"] == ours["epochs"]
     assert theirs["batch_size"] == ours["batch_size"]
+    choice = result(folder, "choose-digits-fc-pruned")
+    assert theirs["dense"]["learning_rate"] == choice["chosen"]["rate"]
+    assert {row["rate"] for row in choice["rows"]} == {1e-2, 3e-3}
+    assert all(row["density"] <= 0.05 for row in choice["rows"])
 
 
 def test_tables_and_picture_say_what_the_files_say(folder):

@@ -124,14 +124,15 @@ def refit_pruned(
     data: tuple[Tensor, ...],
     *,
     settings: Settings,
+    rates: Sequence[float] | None = None,
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Run:
     """Cut network k to ``densities[k]`` and train what is left, all as one program.
 
     ``networks`` are trained ones of one shape, of :func:`~sparsebnn.baselines.deterministic.plain_mlp` or the
-    like; the same network may stand there several times. ``options`` go to ``train``, whose :class:`Run` this
-    returns.
+    like; the same network may stand there several times. ``rates`` are learning rates, one per network, if they
+    differ. ``options`` go to ``train``, whose :class:`Run` this returns.
     """
     plain = [network for network in networks if isinstance(network, Deterministic)]
     if not plain or len(plain) != len(networks):
@@ -139,13 +140,15 @@ def refit_pruned(
     if len(densities) != len(plain):
         raise invalid("densities", "refit_pruned", f"one per network ({len(plain)})", len(densities))
     each = [magnitude_masks(network, share) for network, share in zip(plain, densities)]
-    masks = {name: torch.stack([masks[name] for masks in each]) for name in each[0]}
+    varied: dict[str, Any] = {name: torch.stack([masks[name] for masks in each]) for name in each[0]}
+    if rates is not None:
+        varied["learning_rate"] = list(rates)
     return train(
         Pruned(plain[0]),
         data,
         settings=settings,
         replicates=len(plain),
-        vary=masks,
+        vary=varied,
         callbacks=[_Continue(plain), *callbacks],
         **options,
     )

@@ -111,7 +111,7 @@ def _data(given: argparse.Namespace, name: str) -> datasets.Dataset:
 
 
 def _choose(given: argparse.Namespace) -> None:
-    for dataset, architecture, method in _cells(given, ("lrt", "flow")):
+    for dataset, architecture, method in _cells(given, METHODS):
         path = frontier_plan.file_of(given, frontier_choose.stem(dataset, architecture, method))
         if path.exists() and not given.force:
             print(f"{path.stem}: already there")

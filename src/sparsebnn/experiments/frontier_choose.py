@@ -2,9 +2,9 @@
 
 Every candidate is trained on the other rows with a few seeds; those that can differ inside a program are one
 program. The rule, fixed before any run: of the candidates within the density limit, those whose validation
-accuracy (mean of averaging and median model, over the seeds) is within one standard error of the best one's,
-:math:`\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both). If no
-candidate is sparse enough, the sparsest. The test rows are not looked at.
+accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
+:math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
+If no candidate is sparse enough, the sparsest. The test rows are not looked at.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from sparsebnn import data as datasets
 from sparsebnn.checks import InvalidInput
-from sparsebnn.experiments import evaluation, frontier_plan, provenance
+from sparsebnn.experiments import evaluation, frontier_plan, frontier_pruned, provenance
 from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, Program, cell_of, most_density
 from sparsebnn.experiments.lbbnn_schedule import split
 from sparsebnn.experiments.paper import Cell
@@ -49,7 +49,8 @@ def run(
 ) -> dict[str, Any]:
     """Train what is tried for a cell, measure it on the validation rows, take one by the rule."""
     began = time.perf_counter()
-    base = cell_of(architecture, method, dataset, given.quick, given.epochs)
+    of_method = "lrt" if method == "pruned" else method
+    base = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
     programs = frontier_plan.programs_of(architecture, method, dataset, given.quick)
     if given.programs:
         programs = tuple(programs[i] for i in given.programs)
@@ -57,9 +58,10 @@ def run(
     runs: list[Run] = []
     for number, program in enumerate(programs):
         label = f"choose {dataset}-{architecture}-{method} [{number + 1}/{len(programs)}]"
-        found, trained = _program(given, data, dataset, base, program, label)
+        train_program = _pruned_program if method == "pruned" else _program
+        found, trained = train_program(given, data, dataset, base, program, label)
         rows += found
-        runs.append(trained)
+        runs += trained
     most, held = most_density(architecture, dataset), held_out_rows(dataset)
     winner = choose(rows, most, held)
     print(table(rows, winner))
@@ -77,6 +79,9 @@ def run(
     }
 
 
+_Found = tuple[list[dict[str, Any]], list[Run]]
+
+
 def _program(
     given: argparse.Namespace,
     data: datasets.Dataset,
@@ -84,7 +89,7 @@ def _program(
     base: Cell,
     program: Program,
     label: str,
-) -> tuple[list[dict[str, Any]], Run]:
+) -> _Found:
     (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
     each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
     made = frontier_plan.with_candidate(base, program.candidates[0])
@@ -99,6 +104,7 @@ def _program(
             seed=given.seed,
             vary={
                 "temperature": [candidate.temperature for candidate in each],
+                "learning_rate": [candidate.rate for candidate in each],
                 "learning_rates.inclusion_logit": [candidate.logit_rate for candidate in each],
             },
             callbacks=[before, turn, Lines(label, given.quiet)],
@@ -115,7 +121,32 @@ def _program(
         ]
         seeds = [trained.seeds[k] for k in own]
         rows += [_row(candidate, state, seeds, found) for state in AVERAGES if found]
-    return rows, trained
+    return rows, [trained]
+
+
+def _pruned_program(
+    given: argparse.Namespace,
+    data: datasets.Dataset,
+    dataset: str,
+    base: Cell,
+    program: Program,
+    label: str,
+) -> _Found:
+    """The same for magnitude pruning, at the cell's density."""
+    (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
+    each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
+    made = frontier_plan.with_candidate(base, program.candidates[0])
+    rows_in = (evaluation.inputs(x, made, data.image_shape), y)
+    rates, target = [candidate.rate for candidate in each], made.settings.targets
+    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, target, label)
+    images = evaluation.inputs(x_val, made, data.image_shape).to(cut.batches.x.device)
+    labels = y_val.to(images.device)
+    measured = [evaluation.evaluate(network, images, labels, made, 1, 0) for network in cut.networks]
+    rows = []
+    for c, candidate in enumerate(program.candidates):
+        own = slice(c * given.seeds, (c + 1) * given.seeds)
+        rows.append(_row(candidate, "refitted", dense.seeds[own], measured[own]))
+    return rows, [dense, cut]
 
 
 def _row(
@@ -137,7 +168,7 @@ def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
     >>> def row(density, accuracy, nll):
     ...     both = {"accuracy_average": accuracy, "accuracy_median": accuracy}
     ...     return {"density": density, "nll_average": nll, "nll_median": nll, **both}
-    >>> choose([row(0.3, 0.99, 0.1), row(0.03, 0.97, 0.1), row(0.03, 0.971, 0.2)], 0.032, 10_000)
+    >>> choose([row(0.3, 0.99, 0.1), row(0.03, 0.97, 0.1), row(0.03, 0.9705, 0.2)], 0.032, 10_000)
     1
     """
     sparse = [i for i, row in enumerate(rows) if row["density"] <= most]
@@ -148,13 +179,13 @@ def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
         return 0.5 * (rows[i]["accuracy_average"] + rows[i]["accuracy_median"])
 
     best = max(map(accuracy, sparse))
-    error = math.sqrt(best * (1.0 - best) / held_out)
+    error = 0.5 * math.sqrt(best * (1.0 - best) / held_out)
     near = [i for i in sparse if accuracy(i) >= best - error]
     return min(near, key=lambda i: rows[i]["nll_average"] + rows[i]["nll_median"])
 
 
 _HEAD = (
-    f"{'temperature':>11} {'logit rate':>10} {'refit':>5} {'averages':>8}   "
+    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'averages':>8}   "
     f"{'averaging':>9} {'NLL':>6} {'ECE':>6}   {'median':>6} {'NLL':>6} {'ECE':>6}   {'density':>7}"
 )
 
@@ -163,7 +194,8 @@ def table(rows: Sequence[dict[str, Any]], winner: int | None = None) -> str:
     """The candidates as text; the winner is marked."""
     lines = [_HEAD]
     for i, row in enumerate(rows):
-        what = f"{row['temperature']:>11g} {row['logit_rate']:>10g} {row['refit']:>5g} {row['average_of']:>8}"
+        what = f"{row['temperature']:>11g} {row['rate']:>6g} {row['logit_rate']:>10g} {row['refit']:>5g}"
+        what += f" {row['average_of']:>8}"
         models = [
             f"{100 * row[f'accuracy_{m}']:>{w}.2f} {row[f'nll_{m}']:>6.4f} {row[f'ece_{m}']:>6.4f}"
             for m, w in (("average", 9), ("median", 6))
@@ -185,7 +217,8 @@ def chosen(given: argparse.Namespace, dataset: str, architecture: str, method: s
 
     The cell's own choice comes first, then those of ``--chosen-on`` with the same method, then with LRT.
     """
-    places = [(d, m) for m in (method, "lrt") for d in (dataset, given.chosen_on)]
+    methods = ("pruned",) if method == "pruned" else (method, "lrt")
+    places = [(d, m) for m in methods for d in (dataset, given.chosen_on)]
     for where, own in places:
         for folder in (Path(given.out), Path(".")):
             path = folder / "results" / "frontier" / f"{stem(where, architecture, own)}.json"

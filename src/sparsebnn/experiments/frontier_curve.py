@@ -1,9 +1,8 @@
 """The frontier as a curve: target densities × seeds as one program, beside magnitude pruning.
 
 Ours: one program with a target density per replicate, trained as the choice says. Pruned: a deterministic
-network of the same shape, trained for as many epochs as our free part, cut once to the same densities by
-magnitude over all layers, and trained for as many epochs as our refit; Adam at 1e-3 with a cosine in both
-parts (digits: 1e-2). So both see the same number of steps. Measured once, on the test rows.
+network of the same shape with the same number of steps in all, cut once to the same densities
+(:mod:`~sparsebnn.experiments.frontier_pruned`). Measured once, on the test rows.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sparsebnn import data as datasets
-from sparsebnn.baselines.deterministic import Deterministic, plain_lenet, plain_mlp
-from sparsebnn.baselines.pruned import refit_pruned
-from sparsebnn.experiments import cells, evaluation, frontier_plan
+from sparsebnn.experiments import cells, evaluation, frontier_plan, frontier_pruned
 from sparsebnn.experiments.frontier_choose import chosen
 from sparsebnn.experiments.frontier_plan import TARGETS, Candidate, Lines, cell_of
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import BeforeRefit, Run, Settings, train
+from sparsebnn.training import BeforeRefit, Run, train
 
 __all__ = ["run", "stem", "targets_of"]
 
@@ -47,9 +43,10 @@ def run(
     """One curve: a block per target density, a row per seed in it."""
     began = time.perf_counter()
     targets, (seeds, _) = targets_of(given), cells.seeds_of(given.replicates, given.seed)
-    by = "lrt" if method == "pruned" else method
-    choice, source = chosen(given, dataset, architecture, by)
-    made = frontier_plan.with_candidate(cell_of(architecture, by, dataset, given.quick, given.epochs), choice)
+    of_method = "lrt" if method == "pruned" else method
+    choice, source = chosen(given, dataset, architecture, method)
+    made = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
+    made = frontier_plan.with_candidate(made, choice)
     curve = _pruned if method == "pruned" else _ours
     rows, runs, settings = curve(
         given, data, made, choice, targets, seeds, stem(dataset, architecture, method)
@@ -113,50 +110,25 @@ def _pruned(
     seeds: Sequence[int],
     label: str,
 ) -> _Found:
-    ours = made.settings
-    first = Settings(epochs=ours.refit_from, batch_size=ours.batch_size, learning_rate=ours.learning_rate)
-    second = replace(first, epochs=max(1, ours.epochs - ours.refit_from))
     rows_in = (evaluation.inputs(data.x_train, made, data.image_shape), data.y_train)
-    options = frontier_plan.train_options(given) | {"likelihood": Categorical(made.sizes[-1])}
-    turn = frontier_plan.turn(given)
-    with turn.held:
-        dense = train(
-            _plain(made),
-            rows_in,
-            settings=first,
-            replicates=list(seeds),
-            callbacks=[turn, Lines(f"{label}, dense", given.quiet)],
-            **options,
-        )
-        networks = dense.networks
-        trained = refit_pruned(
-            [network for _ in targets for network in networks],
-            [target for target in targets for _ in seeds],
-            rows_in,
-            settings=second,
-            seed=seeds[0],
-            callbacks=[turn, Lines(f"{label}, refit", given.quiet)],
-            **options,
-        )
-    x, y = evaluation.test_rows(data, made, trained.batches.x.device)
+    rates = [choice.rate for _ in seeds]
+    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, targets, label)
+    x, y = evaluation.test_rows(data, made, cut.batches.x.device)
     rows = []
-    for k, network in enumerate(trained.networks):
+    for k, network in enumerate(cut.networks):
         row = evaluation.evaluate(network, x, y, made, 1, 0)
         row.pop("density_per_layer")
         rows.append({"seed": seeds[k % len(seeds)], **row})
+    first, second = frontier_pruned.phases(made)
     settings = {
         "network": "deterministic, magnitude-pruned over all layers in one shot, refitted",
         "sizes": list(made.sizes),
         "dense": {"epochs": first.epochs, "learning_rate": first.learning_rate, "schedule": "cosine"},
         "refit": {"epochs": second.epochs, "learning_rate": second.learning_rate, "schedule": "cosine"},
         "batch_size": first.batch_size,
-        "dense_network": _dense_rows(networks, seeds, x, y, made),
+        "dense_network": _dense_rows(dense.networks, seeds, x, y, made),
     }
-    return rows, [dense, trained], settings
-
-
-def _plain(made: Cell) -> Deterministic:
-    return plain_mlp(made.sizes) if made.architecture == "fc" else plain_lenet(made.sizes[-1])
+    return rows, [dense, cut], settings
 
 
 def _dense_rows(

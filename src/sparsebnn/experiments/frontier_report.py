@@ -136,25 +136,27 @@ def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, archit
 def chosen_table(results: Path) -> str:
     """What the validation rows chose, and out of how many."""
     rows = []
-    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow")):
-        own = content["chosen"]
+    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow", "pruned")):
+        own, pruned = content["chosen"], method == "pruned"
         at = next(row for row in content["rows"] if all(row[key] == own[key] for key in own))
         figures = [f"{100 * at[f'accuracy_{m}']:.2f} ({at[f'nll_{m}']:.4f})" for m in ("average", "median")]
+        averages = "before the refit" if own["average_of"] == "free" else "after it"
+        ours = [f"{own['temperature']:g}", f"{own['rate']:g}", f"{own['logit_rate']:g}"]
+        name = "magnitude pruning" if pruned else NAMES[method]
         rows.append(
             [
-                f"{_title(dataset, architecture)}, {NAMES[method]}",
+                f"{_title(dataset, architecture)}, {name}",
                 str(len(content["rows"])),
-                f"{own['temperature']:g}",
-                f"{own['logit_rate']:g}",
+                *([_NONE, ours[1], _NONE] if pruned else ours),
                 f"{own['refit']:g}",
-                "before the refit" if own["average_of"] == "free" else "after it",
-                *figures,
+                _NONE if pruned else averages,
+                *([_NONE, figures[1]] if pruned else figures),
                 f"{at['density']:.4f}",
             ]
         )
     if not rows:
         return "Nothing chosen yet.\n"
-    head = ["", "candidates", "temperature", "logit rate", "refit", "averages over the posterior"]
+    head = ["", "candidates", "temperature", "rate", "logit rate", "refit", "averages over the posterior"]
     head += ["validation averaging, % (NLL)", "median model, % (NLL)", "density"]
     return pipes(head, rows) + "\n"
 
