@@ -131,8 +131,8 @@ def refit_pruned(
     """Cut network k to ``densities[k]`` and train what is left, all as one program.
 
     ``networks`` are trained ones of one shape, of :func:`~sparsebnn.baselines.deterministic.plain_mlp` or the
-    like; the same network may stand there several times. ``rates`` are learning rates, one per network, if they
-    differ. ``options`` go to ``train``, whose :class:`Run` this returns.
+    like; the same network may stand there several times. ``rates`` are learning rates, one per network, if
+    they differ. ``options`` go to ``train``, whose :class:`Run` this returns.
     """
     plain = [network for network in networks if isinstance(network, Deterministic)]
     if not plain or len(plain) != len(networks):
