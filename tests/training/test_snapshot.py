@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from sparsebnn.checks import InvalidInput
 from sparsebnn.networks import density
-from sparsebnn.training import BeforeRefit, Cosine, Settings
+from sparsebnn.training import BeforeRefit, Callback, Cosine, CutAtRefit, Settings
 from training.runs import fit, make_data, make_network
 
 SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
@@ -39,8 +40,6 @@ def test_without_a_refit_there_is_nothing():
 
 def test_a_resumed_run_still_has_it(tmp_path):
     """Interrupted in the refit and resumed: the posterior before it comes from its file."""
-    from sparsebnn.training import Callback
-
     class Halt(Exception):
         pass
 
@@ -60,3 +59,34 @@ def test_a_resumed_run_still_has_it(tmp_path):
     for ours, theirs in zip(again.networks, whole.networks):
         for value, wanted in zip(ours.state_dict().values(), theirs.state_dict().values()):
             assert torch.equal(value, wanted)
+
+
+def test_a_late_cut_keeps_the_likeliest_weights():
+    """One share per replicate; before the cut it is training without any target, weight by weight."""
+    settings = dataclasses.replace(SETTINGS, target_density=None)
+    kept, shares = BeforeRefit(), [0.2, 0.5, 1.0]
+    run = fit(make_network(), make_data(), settings, replicates=3, callbacks=[kept, CutAtRefit(shares)])
+    free = fit(make_network(), make_data(), dataclasses.replace(settings, epochs=3, refit=0.0), replicates=3)
+    for before, alone, after, share in zip(kept.networks, free.networks, run.networks, shares):
+        logits = [
+            torch.cat([p.detach().flatten() for n, p in each.named_parameters() if n.endswith("_logit")])
+            for each in (before, alone, after)
+        ]
+        assert torch.equal(logits[0], logits[1])
+        count = round(share * len(logits[0]))
+        wanted = torch.zeros(len(logits[0]), dtype=torch.bool)
+        wanted[logits[0].topk(count).indices] = True
+        assert torch.equal(logits[2] > 0, wanted)
+
+
+def test_a_late_cut_says_what_it_needs():
+    with pytest.raises(InvalidInput) as raised:
+        CutAtRefit(1.5)
+    assert str(raised.value) == (
+        "The 'density' of CutAtRefit must be a share of the weights, up to 1. Got 1.5 instead."
+    )
+    free = dataclasses.replace(SETTINGS, target_density=None)
+    with pytest.raises(InvalidInput, match=r"one per replicate \(1\)"):
+        fit(make_network(), make_data(), free, callbacks=[CutAtRefit([0.1, 0.2])])
+    with pytest.raises(InvalidInput, match="no target_density"):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])

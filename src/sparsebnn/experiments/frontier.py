@@ -40,11 +40,11 @@ from sparsebnn.experiments import (
     provenance,
 )
 from sparsebnn.experiments.cells import Job, Result
-from sparsebnn.experiments.frontier_plan import Lines, cell_of
+from sparsebnn.experiments.frontier_plan import Candidate, Lines, cell_of
 from sparsebnn.experiments.paper import ARCHITECTURES
 from sparsebnn.experiments.watching import Trace
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import BeforeRefit, train
+from sparsebnn.training import train
 
 __all__ = ["METHODS", "STAGES", "Final", "main"]
 
@@ -56,14 +56,15 @@ _CLAIM = "Beyond the paper: accuracy, density and calibration under the recommen
 
 @dataclass(frozen=True)
 class Final(Job):
-    """A cell with settings that validation rows chose; ``average_of`` says which posterior is averaged."""
+    """A cell with settings that validation rows chose, brought to the density ``target``."""
 
-    average_of: str = "free"
+    choice: Candidate = Candidate(1.0)
+    target: float = 1.0
     chosen_by: str = ""
 
     def settings(self) -> dict[str, Any]:
-        own = {"average_of": self.average_of, "chosen_by": self.chosen_by}
-        return {**super().settings(), **own}
+        how = {"cut": self.choice.cut, "density": self.target, "average_of": self.choice.average_of}
+        return {**super().settings(), **how, "chosen_by": self.chosen_by}
 
 
 class _Runner(classification.Runner):
@@ -75,7 +76,8 @@ class _Runner(classification.Runner):
         folder = self.folder(job, seeds) if self.keeps else None
         if folder is not None and not self.given.resume:
             shutil.rmtree(folder, ignore_errors=True)
-        before = BeforeRefit(None if folder is None else folder / "before-refit.safetensors")
+        path = None if folder is None else folder / "before-refit.safetensors"
+        before, *cut = frontier_plan.watchers(job.choice.cut, job.target, path)
         trace, turn = Trace(job, data, 0, None), frontier_plan.turn(self.given)
         with turn.held:
             run = train(
@@ -87,7 +89,7 @@ class _Runner(classification.Runner):
                 folder=folder,
                 resume=folder is not None,
                 checkpoint_seconds=self.given.checkpoint_seconds,
-                callbacks=[before, turn, Lines(job.stem, self.given.quiet)],
+                callbacks=[before, *cut, turn, Lines(job.stem, self.given.quiet)],
                 **frontier_plan.train_options(self.given),
             )
         result = self._result(job, run, trace, data, folder)
@@ -97,7 +99,7 @@ class _Runner(classification.Runner):
             for i, row in enumerate(result["replicates"]):
                 k, seed = of_seed[row["seed"]], row["seed"]
                 both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed)
-                result["replicates"][i] = frontier_plan.of_state(both, job.average_of)
+                result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
         return result
 
 
@@ -125,9 +127,10 @@ def _jobs(given: argparse.Namespace) -> list[Job]:
     for dataset, architecture, method in _cells(given, ("lrt", "flow")):
         candidate, source = frontier_choose.chosen(given, dataset, architecture, method)
         cell = cell_of(architecture, method, dataset, given.quick, given.epochs)
-        cell = frontier_plan.with_candidate(cell, candidate)
+        target = frontier_plan.target_of(architecture, dataset)
+        cell = frontier_plan.with_candidate(cell, candidate, target)
         stem = f"{dataset}-{architecture}-{method}"
-        made.append(Final(stem, dataset, cell, given.draws, candidate.average_of, source))
+        made.append(Final(stem, dataset, cell, given.draws, candidate, target, source))
     return made
 
 

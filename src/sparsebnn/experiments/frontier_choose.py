@@ -26,7 +26,7 @@ from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, Prog
 from sparsebnn.experiments.lbbnn_schedule import split
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import BeforeRefit, Run, train
+from sparsebnn.training import Run, train
 
 __all__ = ["choose", "chosen", "run", "table"]
 
@@ -92,8 +92,10 @@ def _program(
 ) -> _Found:
     (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
     each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
-    made = frontier_plan.with_candidate(base, program.candidates[0])
-    before, turn = BeforeRefit(), frontier_plan.turn(given)
+    target = frontier_plan.target_of(base.architecture, dataset)
+    made = frontier_plan.with_candidate(base, program.candidates[0], target)
+    before, *cut = frontier_plan.watchers(program.cut, target)
+    turn = frontier_plan.turn(given)
     with turn.held:
         trained = train(
             made.network(),
@@ -107,7 +109,7 @@ def _program(
                 "learning_rate": [candidate.rate for candidate in each],
                 "learning_rates.inclusion_logit": [candidate.logit_rate for candidate in each],
             },
-            callbacks=[before, turn, Lines(label, given.quiet)],
+            callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )
     images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
@@ -135,10 +137,11 @@ def _pruned_program(
     """The same for magnitude pruning, at the cell's density."""
     (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
     each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
-    made = frontier_plan.with_candidate(base, program.candidates[0])
+    target = frontier_plan.target_of(base.architecture, dataset)
+    made = frontier_plan.with_candidate(base, program.candidates[0], target)
     rows_in = (evaluation.inputs(x, made, data.image_shape), y)
-    rates, target = [candidate.rate for candidate in each], made.settings.targets
-    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, target, label)
+    rates = [candidate.rate for candidate in each]
+    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, [target], label)
     images = evaluation.inputs(x_val, made, data.image_shape).to(cut.batches.x.device)
     labels = y_val.to(images.device)
     measured = [evaluation.evaluate(network, images, labels, made, 1, 0) for network in cut.networks]
@@ -185,7 +188,7 @@ def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
 
 
 _HEAD = (
-    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'averages':>8}   "
+    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'averages':>8}   "
     f"{'averaging':>9} {'NLL':>6} {'ECE':>6}   {'median':>6} {'NLL':>6} {'ECE':>6}   {'density':>7}"
 )
 
@@ -195,7 +198,7 @@ def table(rows: Sequence[dict[str, Any]], winner: int | None = None) -> str:
     lines = [_HEAD]
     for i, row in enumerate(rows):
         what = f"{row['temperature']:>11g} {row['rate']:>6g} {row['logit_rate']:>10g} {row['refit']:>5g}"
-        what += f" {row['average_of']:>8}"
+        what += f" {row['cut']:>7} {row['average_of']:>8}"
         models = [
             f"{100 * row[f'accuracy_{m}']:>{w}.2f} {row[f'nll_{m}']:>6.4f} {row[f'ece_{m}']:>6.4f}"
             for m, w in (("average", 9), ("median", 6))

@@ -20,7 +20,7 @@ from sparsebnn.experiments.frontier_choose import chosen
 from sparsebnn.experiments.frontier_plan import TARGETS, Candidate, Lines, cell_of
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import BeforeRefit, Run, train
+from sparsebnn.training import Run, train
 
 __all__ = ["run", "stem", "targets_of"]
 
@@ -46,7 +46,7 @@ def run(
     of_method = "lrt" if method == "pruned" else method
     choice, source = chosen(given, dataset, architecture, method)
     made = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
-    made = frontier_plan.with_candidate(made, choice)
+    made = frontier_plan.with_candidate(made, choice, targets[0])
     curve = _pruned if method == "pruned" else _ours
     rows, runs, settings = curve(
         given, data, made, choice, targets, seeds, stem(dataset, architecture, method)
@@ -78,7 +78,8 @@ def _ours(
     label: str,
 ) -> _Found:
     each = [target for target in targets for _ in seeds]
-    before, turn = BeforeRefit(), frontier_plan.turn(given)
+    before, *cut = frontier_plan.watchers(choice.cut, each)
+    turn = frontier_plan.turn(given)
     with turn.held:
         trained = train(
             made.network(),
@@ -87,8 +88,8 @@ def _ours(
             settings=made.settings,
             replicates=len(each),
             seed=seeds[0],
-            vary={"target_density": each},
-            callbacks=[before, turn, Lines(label, given.quiet)],
+            vary={"target_density": each} if choice.cut == "gradual" else {},
+            callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )
     x, y = evaluation.test_rows(data, made, trained.batches.x.device)
@@ -96,8 +97,8 @@ def _ours(
     for k, seed in enumerate(trained.seeds):
         row = frontier_plan.measured(trained, before, k, x, y, made, given.draws)
         rows.append({"seed": seed, **frontier_plan.of_state(row, choice.average_of)})
-    settings = {**made.record(), "average_of": choice.average_of}
-    settings["settings"] = {**settings["settings"], "target_density": list(targets)}
+    own = {"cut": choice.cut, "densities": list(targets), "average_of": choice.average_of}
+    settings = {**made.record(), **own}
     return rows, [trained], settings
 
 

@@ -1,9 +1,9 @@
 """The frontier's cells: how dense they may be, what is tried, and how a trained network is measured.
 
 A cell's density may be at most a third of the paper's LBBNN-FLOW (fully connected) or a fifth (LeNet).
-Training has a free part, which brings the density there, and a refit with the structure fixed. Averaging
-is over the posterior before the refit or after it (``average_of``); the median probability model is always
-the one after it.
+Training has a free part and a refit with the structure fixed; the density is reached in the free part or at
+once at its end (``cut``). Averaging is over the posterior before the refit or after it (``average_of``); the
+median probability model is always the one after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsebnn.experiments.paper import Cell, from_recipe
 from sparsebnn.experiments.published import printed
 from sparsebnn.experiments.watching import Turn
 from sparsebnn.recipes import recipe
-from sparsebnn.training import BeforeRefit, Callback, Epoch, Run
+from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, Run
 
 __all__ = ["AVERAGES", "Candidate", "Lines", "Program", "TARGETS", "cell_of", "measured", "most_density"]
 
@@ -40,55 +40,66 @@ _MEASURES = ("accuracy", "nll", "ece", "brier")
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is chosen: the temperature, both learning rates, the refit's share and what is averaged over.
+    """What is chosen: temperature, rates, the refit's share, how the density is reached, what is averaged.
 
-    For a pruned network (``temperature`` 0) only the rate and the refit mean something.
+    ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on) or
+    ``"late"`` (all at once when the refit begins). For a pruned network (``temperature`` 0) only the rate
+    and the refit mean something.
     """
 
     temperature: float
     rate: float = 1e-3
     logit_rate: float = 1e-2
     refit: float = 0.2
+    cut: str = "late"
     average_of: str = "free"
 
 
 @dataclass(frozen=True)
 class Program:
-    """Candidates trained together; they have the same refit, everything else may differ between them."""
+    """Candidates trained together: they share refit and cut, everything else may differ between them."""
 
     refit: float
+    cut: str
     candidates: tuple[Candidate, ...]
 
 
-def _program(refit: float, *triples: tuple[float, float, float]) -> Program:
-    return Program(refit, tuple(Candidate(t, rate, logit, refit) for t, rate, logit in triples))
-
-
-def _grid(temperatures: Sequence[float], rates: Sequence[float], logit: float = 1e-2) -> Any:
-    return [(t, rate, logit) for t in temperatures for rate in rates]
-
-
 _RATES = (1e-3, 3e-3)
+_Pairs = Sequence[tuple[float, float]]
+
+
+def _grid(temperatures: Sequence[float], rates: Sequence[float]) -> list[tuple[float, float]]:
+    return [(temperature, rate) for temperature in temperatures for rate in rates]
+
+
+def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2) -> Program:
+    return Program(refit, cut, tuple(Candidate(t, rate, logit, refit, cut) for t, rate in pairs))
+
+
+_WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
+_BOTH = _grid((0.1, 0.03, 0.01), _RATES)
 PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
     ("fc", "lrt"): (
-        _program(
-            0.2,
-            *_grid((0.1, 0.03, 0.01), _RATES),
-            *_grid((0.3, 0.003), (3e-3,)),
-            *_grid((0.1, 0.03), (3e-3,), 3e-2),
-        ),
-        _program(0.4, *_grid((0.1, 0.03, 0.01), (3e-3,))),
+        _program(0.4, "late", _WIDE),
+        _program(0.2, "late", _WIDE),
+        _program(0.2, "gradual", _WIDE),
     ),
-    ("fc", "flow"): (_program(0.2, *_grid((0.1, 0.03, 0.01), _RATES)),),
-    ("lenet", "lrt"): (_program(0.2, *_grid((0.1, 0.03, 0.01), _RATES)),),
-    ("lenet", "flow"): (_program(0.2, *_grid((0.1, 0.03), _RATES)),),
+    ("fc", "flow"): (_program(0.3, "late", _BOTH),),
+    ("lenet", "lrt"): (
+        _program(0.3, "late", _BOTH),
+        _program(0.2, "gradual", _grid((0.1, 0.03, 0.01), (3e-3,))),
+    ),
+    ("lenet", "flow"): (_program(0.3, "late", _grid((0.1, 0.03), _RATES)),),
 }
-_PRUNED = tuple(_program(refit, *_grid((0.0,), _RATES)) for refit in (0.2, 0.4))
+_PRUNED = tuple(_program(refit, "late", _grid((0.0,), _RATES)) for refit in (0.2, 0.4))
 # Digits have few steps, so their rates are larger.
-_DIGITS = tuple(_program(refit, *_grid((0.3, 0.1, 0.03, 0.01), (1e-2, 2e-2), 3e-2)) for refit in (0.2, 0.4))
-_DIGITS_PRUNED = tuple(_program(refit, *_grid((0.0,), (3e-3, 1e-2))) for refit in (0.2, 0.4))
-_QUICK = (_program(0.3, *_grid((0.1, 0.03), (1e-2,), 3e-2)),)
-_QUICK_PRUNED = (_program(0.3, *_grid((0.0,), (1e-2, 3e-3))),)
+_DIGITS = tuple(
+    _program(refit, cut, _grid((0.3, 0.1, 0.03, 0.01), (1e-2, 2e-2)), 3e-2)
+    for refit, cut in ((0.4, "late"), (0.2, "late"), (0.2, "gradual"))
+)
+_DIGITS_PRUNED = tuple(_program(refit, "late", _grid((0.0,), (3e-3, 1e-2))) for refit in (0.2, 0.4))
+_QUICK = tuple(_program(0.3, cut, _grid((0.1,), (1e-2,)), 3e-2) for cut in ("late", "gradual"))
+_QUICK_PRUNED = (_program(0.3, "late", _grid((0.0,), (1e-2, 3e-3))),)
 
 
 def programs_of(architecture: str, method: str, dataset: str, quick: bool = False) -> tuple[Program, ...]:
@@ -112,16 +123,21 @@ def most_density(architecture: str, dataset: str) -> float:
     return printed(architecture, dataset, "flow").density / _PART[architecture]
 
 
+def target_of(architecture: str, dataset: str) -> float:
+    """The density that a cell is brought to."""
+    return _BELOW * most_density(architecture, dataset)
+
+
 def cell_of(
     architecture: str, method: str, dataset: str, quick: bool = False, epochs: int | None = None
 ) -> Cell:
-    """The recommended recipe as a cell, at the density limit.
+    """The recommended recipe as a cell.
 
     Digits have 1,347 training rows: 1,400 steps where images have 60,000. Their rates are ten and three
     times as large, and the networks smaller.
     """
     made = from_recipe(architecture, recipe("recommended", method=method, architecture=architecture))
-    settings = replace(made.settings, target_density=_BELOW * most_density(architecture, dataset))
+    settings = made.settings
     if dataset == "digits":
         rates = {"inclusion_logit": 3e-2}
         settings = replace(settings, learning_rate=1e-2, learning_rates=rates, epochs=10 if quick else 100)
@@ -131,16 +147,23 @@ def cell_of(
     return replace(made, settings=replace(settings, epochs=epochs or settings.epochs))
 
 
-def with_candidate(made: Cell, chosen: Candidate) -> Cell:
-    """A cell trained as a candidate says."""
+def with_candidate(made: Cell, chosen: Candidate, target: float) -> Cell:
+    """A cell trained as a candidate says, down to ``target``; a late cut needs :func:`watchers` too."""
     settings = replace(
         made.settings,
         temperature=chosen.temperature,
         learning_rate=chosen.rate,
         learning_rates={"inclusion_logit": chosen.logit_rate},
         refit=chosen.refit,
+        target_density=target if chosen.cut == "gradual" else None,
     )
     return replace(made, settings=settings)
+
+
+def watchers(cut: str, targets: float | Sequence[float], path: Path | None = None) -> list[Any]:
+    """What keeps the posterior before the refit, and then cuts, if the cut is a late one."""
+    before = BeforeRefit(path)
+    return [before, CutAtRefit(targets)] if cut == "late" else [before]
 
 
 class Lines(Callback):

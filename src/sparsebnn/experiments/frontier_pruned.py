@@ -27,7 +27,7 @@ def phases(made: Cell) -> tuple[Settings, Settings]:
     """Before and after the cut: the cell's epochs divided as its refit says, Adam with a cosine in each.
 
     >>> from sparsebnn.experiments.frontier_plan import cell_of, with_candidate, Candidate
-    >>> made = with_candidate(cell_of("fc", "lrt", "kmnist"), Candidate(0.0, refit=0.4))
+    >>> made = with_candidate(cell_of("fc", "lrt", "kmnist"), Candidate(0.0, refit=0.4), 0.02)
     >>> [part.epochs for part in phases(made)]
     [60, 40]
     """

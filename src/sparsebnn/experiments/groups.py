@@ -12,7 +12,6 @@ stay, so there ``input`` is shared: a hidden unit can also go by what leaves it.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -77,13 +76,13 @@ def run(
     """Train, compact, compare: a row per seed."""
     made = frontier_plan.cell_of(architecture, "lrt", given.dataset, given.quick, given.epochs)
     rate = made.settings.learning_rates["inclusion_logit"]
-    made = frontier_plan.with_candidate(made, Candidate(given.temperature, rate, 0.2))
-    settings = dataclasses.replace(made.settings, target_density=_TARGET)
+    choice = Candidate(given.temperature, made.settings.learning_rate, rate, 0.2, "gradual")
+    made = frontier_plan.with_candidate(made, choice, _TARGET)
     trained = train(
         network_of(made, share),
         (evaluation.inputs(data.x_train, made, data.image_shape), data.y_train),
         likelihood=Categorical(made.sizes[-1]),
-        settings=settings,
+        settings=made.settings,
         replicates=given.replicates,
         seed=given.seed,
         device=given.device,

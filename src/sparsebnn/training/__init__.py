@@ -8,7 +8,7 @@ from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
 from sparsebnn.training.session import Interrupted
 from sparsebnn.training.settings import Settings
-from sparsebnn.training.snapshot import BeforeRefit
+from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 
 __all__ = [
     "Batch",
@@ -16,6 +16,7 @@ __all__ = [
     "Callback",
     "CheckpointError",
     "Constant",
+    "CutAtRefit",
     "Cosine",
     "Epoch",
     "Interrupted",

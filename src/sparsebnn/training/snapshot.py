@@ -1,19 +1,23 @@
-"""The replicates as they stand at one moment of training."""
+"""The moment a refit begins: the replicates as they stand then, and which weights are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
+from sparsebnn.checks import invalid
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch
+from sparsebnn.training.density import fix_structure
 
 if TYPE_CHECKING:
     from sparsebnn.training.run import Run
 
-__all__ = ["BeforeRefit"]
+__all__ = ["BeforeRefit", "CutAtRefit"]
 
 
 class BeforeRefit(Callback):
@@ -69,3 +73,37 @@ class BeforeRefit(Callback):
     def networks(self) -> list[nn.Module]:
         """All replicates as they were then."""
         return [self.network(k) for k in range(len(self._run.seeds) if self._run else 0)]
+
+
+class CutAtRefit(Callback):
+    """When the refit begins, keeps the share ``density`` of the weights that are most likely there.
+
+    ``Settings(target_density=…)`` brings the density down while training goes on, which makes many inclusions
+    uncertain on the way. Here training is left to itself until the structure is fixed, and then cut at once.
+    The posterior before the cut (:class:`BeforeRefit`, given before this callback) is the one to average
+    over. ``density`` is one share for all replicates or one for each.
+
+    >>> from sparsebnn import Settings, density, mlp, train
+    >>> x, y, settings = torch.randn(60, 4), torch.arange(60) % 3, Settings(epochs=4, refit=0.5)
+    >>> run = train(mlp([4, 10, 3]), (x, y), settings=settings, callbacks=[CutAtRefit(0.2)])
+    >>> density(run.network).overall
+    0.2
+    """
+
+    def __init__(self, density: float | Sequence[float]) -> None:
+        shares = torch.as_tensor(density, dtype=torch.float64).reshape(-1, 1)
+        if not bool(((shares > 0.0) & (shares <= 1.0)).all()):
+            raise invalid("density", "CutAtRefit", "a share of the weights, up to 1", density)
+        self.shares = shares
+
+    def on_train_start(self, run: Run) -> None:
+        if len(self.shares) not in (1, len(run.seeds)):
+            expected = f"one share, or one per replicate ({len(run.seeds)})"
+            raise invalid("density", "CutAtRefit", expected, f"{len(self.shares)} shares")
+        if not run.settings.refit or run.settings.targets:
+            advice = "Give Settings(refit=...) and no target_density."
+            raise invalid("settings", "CutAtRefit", "with a refit and without a target", "others", advice)
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if epoch.epoch + 1 == run.settings.refit_from:
+            fix_structure(run.replicas, self.shares.expand(len(run.seeds), 1))
