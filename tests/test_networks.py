@@ -8,8 +8,8 @@ from contracts.members import FAMILIES, Nested
 from sparsebnn.checks import InvalidInput
 from sparsebnn.conversion import convert
 from sparsebnn.layers import Conv2d, Linear
-from sparsebnn.networks import bayesian_layers, density, initialise, lenet, mlp
-from sparsebnn.priors import GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.networks import bayesian_layers, density, initialise, lenet, mlp, prior_values
+from sparsebnn.priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior, SpikeSlabPrior
 
 SMALL_FLOW = {"hidden": (5,)}
 
@@ -174,3 +174,36 @@ def test_messages(call, message):
     with pytest.raises(InvalidInput) as error:
         call()
     assert str(error.value) == message
+
+
+# -- priors as they stand -----------------------------------------------------------------------------
+
+
+def test_a_learned_scale_is_reported_layer_by_layer():
+    """By hand: the root of the inclusion-weighted mean of σ̃² + μ̃², one pseudo-weight of 1 among them."""
+    network = mlp([5, 4, 3], prior=EmpiricalPrior(0.2), dtype=torch.float64)
+    for (name, layer), said in zip(network.named_children(), prior_values(network)[:1]):
+        family = layer.weights
+        alpha = torch.sigmoid(family.inclusion_logit)
+        square = torch.nn.functional.softplus(family.raw_std) ** 2 + family.mean**2
+        wanted = ((1.0 + (alpha * square).sum()) / (1.0 + alpha.sum())).sqrt()
+        assert (said.layer, said.learned) == (name, True)
+        assert said.slab_std == pytest.approx(float(wanted.detach()), rel=1e-10)
+        assert said.inclusion_prob == pytest.approx(0.2)
+
+
+def test_priors_of_every_kind_are_reported():
+    fixed = prior_values(mlp([3, 2], prior=SpikeSlabPrior(0.3, std=0.5)))[0]
+    assert str(fixed) == "layer 0: slab std 0.5, inclusion 0.3 (given)"
+    hierarchical = HierarchicalPrior(shape=2.0, rate=8.0, included=1.0, excluded=3.0)
+    learned = prior_values(mlp([3, 2], family="concrete", prior=hierarchical))[0]
+    assert str(learned) == "layer 0: slab std 2, inclusion 0.25 (learned)"
+    flow = mlp([3, 2], family="flow", family_options={"hidden": (4, 4)}, prior=EmpiricalPrior())
+    family = flow[0].weights
+    z = family.q_flow(family.z0_mean)[0].detach()
+    with torch.no_grad():
+        square = family.conditional.std**2 + (family.conditional.mean * z) ** 2
+        alpha = family.inclusion_prob()
+        wanted = ((1.0 + (alpha * square).sum()) / (1.0 + alpha.sum())).sqrt()
+    assert prior_values(flow)[0].slab_std == pytest.approx(float(wanted), rel=1e-5)
+    assert prior_values(mlp([3, 2], family="gaussian")) == []

@@ -10,6 +10,7 @@ from sparsebnn.networks import density, initialise, lenet, mlp
 from sparsebnn.passes import collect_kl, forward_with_kl
 from sparsebnn.prediction import predict
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
+from sparsebnn.recipes import recipe
 from sparsebnn.training import Settings, train
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "metrics",
     "mlp",
     "predict",
+    "recipe",
     "saving",
     "selection",
     "train",

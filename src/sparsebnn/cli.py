@@ -97,6 +97,15 @@ def _app() -> Any:
 
             study.main(options or [])
 
+    @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    def frontier(
+        options: list[str] = typer.Argument(None, help="--stage …, --datasets …, --methods …"),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Accuracy, NLL and calibration against density: seeds and target densities as one program."""
+        with _one_line_errors(debug):
+            _reproduce("frontier", options or [])
+
     @app.command()
     def report(
         folder: Path = typer.Argument(..., help="Run folder, as 'sparsebnn fit' makes it."),

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.layers import BayesianLayer, Conv2d, Linear
+from sparsebnn.priors import EmpiricalPrior, HierarchicalPrior
 
-__all__ = ["mlp", "lenet", "bayesian_layers", "initialise", "density", "Density"]
+__all__ = [
+    "Density",
+    "PriorValues",
+    "bayesian_layers",
+    "density",
+    "initialise",
+    "lenet",
+    "mlp",
+    "prior_values",
+]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -120,3 +130,40 @@ def density(network: nn.Module) -> Density:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "density", "a module with Bayesian layers", type(network).__name__, advice)
     return Density(kept)
+
+
+class PriorValues(NamedTuple):
+    """A layer's prior as it stands: its slab's std and inclusion probability (means, where they vary)."""
+
+    layer: str
+    slab_std: float
+    inclusion_prob: float
+    learned: bool
+
+    def __str__(self) -> str:
+        how = "learned" if self.learned else "given"
+        values = f"slab std {self.slab_std:.3g}, inclusion {self.inclusion_prob:.3g}"
+        return f"layer {self.layer}: {values} ({how})"
+
+
+@torch.no_grad()
+def prior_values(network: nn.Module) -> list[PriorValues]:
+    """What the prior of every layer with inclusions is after training; a prior that learns has moved.
+
+    A controller of the density moves the inclusion probability too.
+
+    >>> from sparsebnn.priors import EmpiricalPrior
+    >>> prior_values(mlp([4, 8, 3], prior=EmpiricalPrior(inclusion_prob=0.25)))[1].inclusion_prob
+    0.25
+    """
+    found = []
+    for name, layer in bayesian_layers(network):
+        values = getattr(layer.weights, "prior_values", None)
+        family = getattr(layer.weights, "conditional", layer.weights)
+        if values is None or not hasattr(family, "inclusion_logit"):
+            continue
+        std, inclusion = values()
+        learned = isinstance(family.prior, EmpiricalPrior | HierarchicalPrior)
+        place = name or type(layer).__name__
+        found.append(PriorValues(place, float(std.mean()), float(inclusion.mean()), learned))
+    return found

@@ -124,6 +124,10 @@ class SpikeSlabPrior(Prior):
         """Elementwise divergence of a slab with this std and squared distance of means."""
         return gaussian_kl(std, squared_error, self.std)
 
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """The slab's std and the inclusion probability as they stand for this posterior: here, as given."""
+        return self.std, self.inclusion_prob
+
     def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
         """Divergence of weights with these inclusions, slab stds and squared distances, summed.
 
@@ -140,11 +144,11 @@ class EmpiricalPrior(SpikeSlabPrior):
     and anew at every step. A layer with :math:`N` weights shares
 
     .. math::
-        \hat\sigma^2 = rac{s\,\sigma_0^2 + \sum_i 	ildelpha_i\,(	ilde\sigma_i^2 + (	ilde\mu_i-\mu)^2)}
-        {s + \sum_i 	ildelpha_i}, \qquad
-        \hatlpha = rac{c\,lpha_0 + \sum_i 	ildelpha_i}{c + N}
+        \hat\sigma^2 = \frac{s\,\sigma_0^2 + \sum_i \tilde\alpha_i\,(\tilde\sigma_i^2 + (\tilde\mu_i-\mu)^2)}
+        {s + \sum_i \tilde\alpha_i}, \qquad
+        \hat\alpha = \frac{c\,\alpha_0 + \sum_i \tilde\alpha_i}{c + N}
 
-    :math:`\sigma_0` is ``std`` and :math:`lpha_0` is ``inclusion_prob``. They count as ``strength``
+    :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. They count as ``strength``
     (s) and ``inclusion_strength`` (c) weights: with every weight gone the sums would be empty, and the
     prior is then what it was given, not what nothing taught it. The inclusion rate is learned only with
     ``learn_inclusion``; ``inclusion_strength`` is a share of the layer's weights.
@@ -195,6 +199,10 @@ class EmpiricalPrior(SpikeSlabPrior):
         mean = self._sum(inclusion) / self._sum(torch.ones_like(inclusion))
         share = self.inclusion_strength
         return (share * self.inclusion_prob + mean) / (1.0 + share)
+
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """What was learned."""
+        return self.fitted_std(inclusion, std, squared_error), self.fitted_inclusion(inclusion)
 
     def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
         """The divergence from the fitted prior.
@@ -313,6 +321,10 @@ class HierarchicalPrior(_Hyper):
         """The prior mean of the inclusion rate, :math:`c/(c+d)`."""
         included = self._value("included")
         return included / (included + self._value("excluded"))
+
+    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
+        """The slab's std at the prior mean of its precision, :math:`\\sqrt{b/a}`, and :math:`c/(c+d)`."""
+        return torch.sqrt(self._value("rate") / self._value("shape")), self.inclusion_prob
 
     def log_prob(self, weight: Tensor, inclusion: Tensor) -> Tensor:
         """Joint log density of weights and inclusions; inclusions may be relaxed to [0, 1]."""

@@ -87,3 +87,17 @@ def test_the_summary_names_what_matters(fitted):
     text = fitted.summary()
     assert "SparseBNNRegressor: 1 target" in text
     assert text.index("x0") < text.index("x1")
+    assert "prior of every weight, as given: slab std 1, inclusion 0.1\n" in text
+
+
+def test_the_summary_says_what_priors_have_learned():
+    from sparsebnn import EmpiricalPrior, mlp
+    from sparsebnn.estimators.summing_up import _priors
+    from sparsebnn.networks import prior_values
+
+    networks = [mlp([3, 4, 1], prior=EmpiricalPrior(0.25)) for _ in range(2)]
+    first, last = _priors(networks)
+    std = sum(prior_values(network)[0].slab_std for network in networks) / 2
+    assert first == f"prior that layer 0 learned: slab std {std:.3g}, inclusion 0.25"
+    assert last.startswith("prior that layer 2 learned: ")
+    assert _priors([mlp([3, 1], family="gaussian")]) == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from sparsebnn.networks import prior_values
 
 __all__ = ["summary"]
 
@@ -29,7 +32,22 @@ def _head(estimator: Any) -> list[str]:
         f"{_PAPER[estimator.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
         f"{estimator.n_epochs_} epochs; temperature {plan.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
+        *_priors(estimator.networks_),
     ]
+
+
+def _priors(networks: Sequence[Any]) -> list[str]:
+    """The priors as they stand: one line if they were given, one per layer if the layers learned them."""
+    each = [prior_values(network) for network in networks]
+    lines = []
+    for place, first in enumerate(each[0]):
+        std, rate = (float(np.mean([one[place][i] for one in each])) for i in (1, 2))
+        lines.append((f"slab std {std:.3g}, inclusion {rate:.3g}", first))
+    if not lines:
+        return []
+    if not any(first.learned for _, first in lines) and len({text for text, _ in lines}) == 1:
+        return [f"prior of every weight, as given: {lines[0][0]}"]
+    return [f"prior that layer {first.layer} learned: {text}" for text, first in lines]
 
 
 def summary(estimator: Any, most: int | None) -> str:

@@ -11,6 +11,8 @@ STUDIES: dict[str, str] = {
     "table2": "Table 2 of the paper: the same with convolutional networks.",
     "ablations": "What the paper states without showing: z per observation, tanh, MNF.",
     "densities": "Why these densities: how far the inclusion logits travel.",
+    "frontier": "Beyond the paper: accuracy, density and calibration under the recommended recipe.",
+    "groups": "Sparsity as smaller matrices: inclusions shared by inputs, neurons and filters.",
     "lbbnn_schedule": "LBBNN's inclusion logits: start and rate chosen on validation rows.",
     "bound": "Trained ELBOs against exact evidence, on problems small enough to enumerate.",
     "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",

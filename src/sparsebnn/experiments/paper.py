@@ -10,28 +10,15 @@ from typing import Any
 from torch import nn
 
 from sparsebnn.checks import check_choice, check_count
-from sparsebnn.initial import Initial, Normal, Uniform
+from sparsebnn.initial import Initial, Uniform
 from sparsebnn.networks import lenet, mlp
-from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior, SpikeSlabPrior
+from sparsebnn.priors import GammaPrecisionPrior, HierarchicalPrior, Prior
+from sparsebnn.recipes import ARCHITECTURES, METHODS, Recipe, prior_of, recipe
 from sparsebnn.training.schedules import Constant, Steps
 from sparsebnn.training.settings import Settings
 
 __all__ = ["ARCHITECTURES", "LBBNN_LOGITS", "METHODS", "Cell", "Logits", "cell", "published_lbbnn"]
 
-ARCHITECTURES = ("fc", "lenet")
-METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
-
-# What all rows of the paper's experiments share; biases start as their own row says.
-_START = Initial(
-    mean=Uniform(-0.2, 0.2),
-    raw_std=Normal(-9.0, 0.1),
-    bias_mean=Uniform(-0.2, 0.2),
-    bias_raw_std=Normal(-9.0, 1.0),
-    z0_mean=Normal(0.0, 1.0),
-    z0_log_var=Normal(-9.0, 1.0),
-    auxiliary=Normal(0.0, 1.0),
-)
-_SMALL = Uniform(-0.01, 0.01)
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 
 
@@ -53,7 +40,8 @@ class Cell:
     """One architecture and method of the paper: how its network starts and how it is trained.
 
     ``prior`` is ``"spike_slab"`` (inclusion 0.1, slab N(0, 1)), ``"gaussian"`` (N(0, 1), for families whose
-    weights are all there) or ``"hierarchical"`` (LBBNN's own, with Gamma precisions for the biases too).
+    weights are all there), ``"empirical"`` (the slab's scale learned) or ``"hierarchical"`` (LBBNN's own,
+    with Gamma precisions for the biases too).
     """
 
     architecture: str
@@ -70,7 +58,7 @@ class Cell:
     def _prior(self) -> Prior:
         if self.prior == "hierarchical":
             return HierarchicalPrior()
-        return GaussianPrior() if self.prior == "gaussian" else SpikeSlabPrior(self.inclusion_prob)
+        return prior_of(self.prior, self.inclusion_prob)
 
     def network(self, **layer: Any) -> nn.Sequential:
         """A fresh network of this cell; ``layer`` overrides what goes to its layers."""
@@ -134,15 +122,23 @@ def cell(architecture: str, method: str) -> Cell:
     """
     check_choice(architecture, ARCHITECTURES, "architecture", "cell")
     check_choice(method, METHODS, "method", "cell")
-    dense = architecture == "fc"
-    start = replace(_START, inclusion_logit=_LOGITS[architecture])
-    if dense and method != "lrt":
-        start = replace(start, mean=_SMALL)
-    dense_start = replace(start, mean=_SMALL) if method == "flow" else start
-    milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
-    settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
-    made = Cell(architecture, method, start, dense_start, settings, METHODS[method])
+    made = from_recipe(architecture, recipe("paper", method=method, architecture=architecture))
     return with_logits(made, LBBNN_LOGITS[architecture]) if method == "lbbnn" else made
+
+
+def from_recipe(architecture: str, made: Recipe) -> Cell:
+    """A recipe for one architecture as a cell."""
+    return Cell(
+        architecture,
+        made.method,
+        made.initial,
+        made.dense_initial,
+        made.settings,
+        made.family,
+        made.family_options,
+        made.prior,
+        made.inclusion_prob,
+    )
 
 
 def with_logits(made: Cell, logits: Logits) -> Cell:

@@ -126,6 +126,11 @@ class FlowFamily(Family):
     def posterior_mean(self) -> Tensor:
         return self.conditional.posterior_mean()
 
+    def prior_values(self) -> tuple[Tensor, Tensor]:
+        """As of the conditional family, at the z that the mean of z₀ is mapped to."""
+        assert isinstance(self.conditional, SpikeSlab)
+        return self.conditional.prior_values(self.scale(self.q_flow(self.z0_mean)[0]))
+
     def draw_z(self, noise: Noise, batch: int | None = None) -> tuple[Tensor, Tensor]:
         """A draw of z (``batch`` rows if given) and log q(z)."""
         shape = (self.dim,) if batch is None else (batch, self.dim)

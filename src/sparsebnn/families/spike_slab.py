@@ -139,6 +139,14 @@ class SpikeSlab(Family):
         error = squared_error(self.mean, self.prior.mean, scale, scale_square)
         return self._kl(torch.sigmoid(self.inclusion_logit), self.std, error)
 
+    def prior_values(self, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The prior's slab std and inclusion probability as they stand, learned where the prior learns."""
+        centred = isinstance(self.prior, SpikeSlabPrior)
+        centre = self.prior.mean if centred else torch.zeros_like(self.mean[:1])
+        error = squared_error(self.mean, centre, scale, None)  # type: ignore[arg-type]
+        inclusion = torch.sigmoid(self.inclusion_logit)
+        return self.prior.values(inclusion, self.std, error)  # type: ignore[operator]
+
     def _kl(self, inclusion: Tensor, std: Tensor, error: Tensor) -> Tensor:
         assert isinstance(self.prior, SpikeSlabPrior)
         return self.prior.kl(self.inclusion_logit, inclusion, std, error)

@@ -8,12 +8,15 @@ from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
 from sparsebnn.training.session import Interrupted
 from sparsebnn.training.settings import Settings
+from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 
 __all__ = [
     "Batch",
+    "BeforeRefit",
     "Callback",
     "CheckpointError",
     "Constant",
+    "CutAtRefit",
     "Cosine",
     "Epoch",
     "Interrupted",

@@ -170,15 +170,19 @@ class Replicas:
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
 
-    def unstack(self, k: int) -> Objective:
-        """Replicate k as an ordinary objective (network and likelihood) of its own."""
+    def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
+        """Replicate k as an ordinary objective (network and likelihood) of its own.
+
+        ``stacked`` holds parameters and varied buffers of an earlier moment, in the place of those of now.
+        """
+        values = {**self.parameters, **self.varied, **(stacked or {})}
         one = copy.deepcopy(self.objective)
         with torch.no_grad():
             for name, parameter in one.named_parameters():
-                parameter.data = self.parameters[name][k].clone()
-            for name, value in self.varied.items():
+                parameter.data = values[name][k].to(parameter.device, copy=True)
+            for name in self.varied:
                 owner, last = _owner_of(one, name)
-                owner.register_buffer(last, value[k].clone())
+                owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
         return one.eval()
 
 

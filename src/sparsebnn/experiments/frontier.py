@@ -1,0 +1,207 @@
+"""Beyond the paper: accuracy, density and calibration under the recommended recipe.
+
+Four stages, each of which leaves its files and skips what is there:
+
+``choose``
+    settings on validation rows, ``results/frontier/choose-<dataset>-<architecture>-<method>.json``
+    (the rule: :mod:`~sparsebnn.experiments.frontier_choose`);
+``final``
+    ten seeds, all training rows, at most 100 epochs, measured once on the test rows,
+    ``results/frontier/<dataset>-<architecture>-<method>.json``, with the fields of the tables' files;
+``densities``
+    target densities from 0.5% to 10%, and magnitude pruning (method ``pruned``) at the same ones;
+``page``
+    tables and picture from these files.
+
+With a refit a training has two results: the posterior before the structure is fixed, and the one after it.
+Averaging may use the first (``average_of`` is "free" in the settings; ``accuracy_average`` is then the
+first's and ``accuracy_average_refitted`` the second's); the median probability model is always the second's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsebnn import data as datasets
+from sparsebnn.checks import check_choice
+from sparsebnn.experiments import (
+    classification,
+    evaluation,
+    frontier_choose,
+    frontier_curve,
+    frontier_plan,
+    frontier_report,
+    provenance,
+)
+from sparsebnn.experiments.cells import Job, Result
+from sparsebnn.experiments.frontier_plan import Candidate, Lines, cell_of
+from sparsebnn.experiments.paper import ARCHITECTURES
+from sparsebnn.experiments.watching import Trace
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.training import train
+
+__all__ = ["METHODS", "STAGES", "Final", "main"]
+
+STAGES = ("choose", "final", "densities", "page")
+METHODS = ("lrt", "flow", "pruned")
+_NAME = "frontier"
+_CLAIM = "Beyond the paper: accuracy, density and calibration under the recommended recipe."
+
+
+@dataclass(frozen=True)
+class Final(Job):
+    """A cell with settings that validation rows chose, brought to the density ``target``."""
+
+    choice: Candidate = Candidate(1.0)
+    target: float = 1.0
+    chosen_by: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        how = {"cut": self.choice.cut, "density": self.target, "average_of": self.choice.average_of}
+        return {**super().settings(), **how, "chosen_by": self.chosen_by}
+
+
+class _Runner(classification.Runner):
+    """The tables' runner, which also keeps the posterior before the refit."""
+
+    def _run(self, job: Job, seeds: Sequence[int]) -> Result:
+        assert isinstance(job, Final)
+        data = self._dataset(job.dataset)
+        folder = self.folder(job, seeds) if self.keeps else None
+        if folder is not None and not self.given.resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        path = None if folder is None else folder / "before-refit.safetensors"
+        before, *cut = frontier_plan.watchers(job.choice.cut, job.target, path)
+        trace, turn = Trace(job, data, 0, None), frontier_plan.turn(self.given)
+        with turn.held:
+            run = train(
+                job.cell.network(),
+                (evaluation.inputs(data.x_train, job.cell, data.image_shape), data.y_train),
+                likelihood=Categorical(job.cell.sizes[-1]),
+                settings=job.cell.settings,
+                replicates=list(seeds),
+                folder=folder,
+                resume=folder is not None,
+                checkpoint_seconds=self.given.checkpoint_seconds,
+                callbacks=[before, *cut, turn, Lines(job.stem, self.given.quiet)],
+                **frontier_plan.train_options(self.given),
+            )
+        result = self._result(job, run, trace, data, folder)
+        if before.taken:
+            x, y = evaluation.test_rows(data, job.cell, run.batches.x.device)
+            of_seed = {seed: k for k, seed in enumerate(run.seeds)}
+            for i, row in enumerate(result["replicates"]):
+                k, seed = of_seed[row["seed"]], row["seed"]
+                both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed)
+                result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
+        return result
+
+
+def _cells(given: argparse.Namespace, methods: Sequence[str]) -> list[tuple[str, str, str]]:
+    wanted = [method for method in given.methods if method in methods]
+    return [(d, a, m) for a in given.architectures for d in given.datasets for m in wanted]
+
+
+def _data(given: argparse.Namespace, name: str) -> datasets.Dataset:
+    return datasets.load(name, root=given.data)
+
+
+def _choose(given: argparse.Namespace) -> None:
+    for dataset, architecture, method in _cells(given, METHODS):
+        path = frontier_plan.file_of(given, frontier_choose.stem(dataset, architecture, method))
+        if path.exists() and not given.force:
+            print(f"{path.stem}: already there")
+            continue
+        content = frontier_choose.run(given, _data(given, dataset), dataset, architecture, method)
+        print(f"Wrote {frontier_choose.write(given, content)}.", flush=True)
+
+
+def _jobs(given: argparse.Namespace) -> list[Job]:
+    made: list[Job] = []
+    for dataset, architecture, method in _cells(given, ("lrt", "flow")):
+        candidate, source = frontier_choose.chosen(given, dataset, architecture, method)
+        cell = cell_of(architecture, method, dataset, given.quick, given.epochs)
+        target = frontier_plan.target_of(architecture, dataset)
+        cell = frontier_plan.with_candidate(cell, candidate, target)
+        stem = f"{dataset}-{architecture}-{method}"
+        made.append(Final(stem, dataset, cell, given.draws, candidate, target, source))
+    return made
+
+
+def _words(job: Job) -> list[str]:
+    where = ["--datasets", job.dataset, "--architectures", job.cell.architecture]
+    return ["--stage", "final", *where, "--methods", job.cell.method]
+
+
+def _final(given: argparse.Namespace, argv: Sequence[str] | None) -> None:
+    runner = _Runner(_NAME, given, _jobs(given), _words)
+    if given.merge:
+        runner.merge()
+        return
+    if given.force:
+        runner.clear()
+    if given.workers > 1:
+        runner.fetch()
+        own = [*(sys.argv[1:] if argv is None else argv), "--stage", "final"]
+        classification._work(_NAME, given, own)
+    if runner.run():
+        raise SystemExit(1)
+
+
+def _densities(given: argparse.Namespace) -> None:
+    for dataset, architecture, method in _cells(given, METHODS):
+        path = frontier_plan.file_of(given, frontier_curve.stem(dataset, architecture, method))
+        if path.exists() and not given.force:
+            print(f"{path.stem}: already there")
+            continue
+        content = frontier_curve.run(given, _data(given, dataset), dataset, architecture, method)
+        provenance.write_json(path, provenance.rounded(content))
+        print(frontier_report.curve_lines(content))
+        print(f"Wrote {path}.", flush=True)
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = classification.command_line(_NAME, _CLAIM)
+    add = parser.add_argument
+    add(
+        "--stage", nargs="+", choices=STAGES, default=list(STAGES), help="some of them (default: all in turn)"
+    )
+    add("--datasets", nargs="+", metavar="NAME", help="kmnist, mnist, fmnist or digits (default digits)")
+    add("--architectures", nargs="+", choices=ARCHITECTURES, default=["fc"], help="default fc")
+    add("--methods", nargs="+", choices=METHODS, help="default lrt flow, and pruned for densities")
+    add("--programs", type=int, nargs="+", help="choose: which of the cell's programs (from 0; default all)")
+    add("--seeds", type=int, default=2, help="choose: seeds per candidate (default 2)")
+    add("--choose-draws", type=int, help="choose: draws of each predictor (default 20)")
+    add("--chosen-on", default="kmnist", help="whose choice serves a data set without one (default kmnist)")
+    add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")
+    parser.set_defaults(trace=0)
+    given = classification.complete(parser.parse_args(argv))
+    given.datasets = given.datasets or ["digits"]
+    for name in given.datasets:
+        check_choice(name, [*classification.DATASETS, "digits"], "--datasets", "the command")
+    given.methods = given.methods or list(METHODS)
+    given.choose_draws = given.choose_draws or (5 if given.quick else 20)
+    return given
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the stages asked for."""
+    given = _options(argv)
+    if "choose" in given.stage:
+        _choose(given)
+    if "final" in given.stage:
+        _final(given, argv)
+    if "densities" in given.stage:
+        _densities(given)
+    if "page" in given.stage:
+        frontier_report.write(Path(given.out), given.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""The frontier's settings, chosen on validation rows: the last 10,000 training rows (digits: 300).
+
+Every candidate is trained on the other rows with a few seeds; those that can differ inside a program are one
+program. The rule, fixed before any run: of the candidates within the density limit, those whose validation
+accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
+:math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
+If no candidate is sparse enough, the sparsest. The test rows are not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparsebnn import data as datasets
+from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments import evaluation, frontier_plan, frontier_pruned, provenance
+from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, Program, cell_of, most_density
+from sparsebnn.experiments.lbbnn_schedule import split
+from sparsebnn.experiments.paper import Cell
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.training import Run, train
+
+__all__ = ["choose", "chosen", "run", "table"]
+
+_HELD_OUT = {"digits": 300}
+_IMAGES_HELD_OUT = 10_000
+_ERRORS = ("accuracy", "nll", "ece")
+
+
+def held_out_rows(dataset: str) -> int:
+    """How many of the last training rows are validation rows."""
+    return _HELD_OUT.get(dataset, _IMAGES_HELD_OUT)
+
+
+def stem(dataset: str, architecture: str, method: str) -> str:
+    return f"choose-{dataset}-{architecture}-{method}"
+
+
+def run(
+    given: argparse.Namespace, data: datasets.Dataset, dataset: str, architecture: str, method: str
+) -> dict[str, Any]:
+    """Train what is tried for a cell, measure it on the validation rows, take one by the rule."""
+    began = time.perf_counter()
+    of_method = "lrt" if method == "pruned" else method
+    base = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
+    programs = frontier_plan.programs_of(architecture, method, dataset, given.quick)
+    if given.programs:
+        programs = tuple(programs[i] for i in given.programs)
+    rows: list[dict[str, Any]] = []
+    runs: list[Run] = []
+    for number, program in enumerate(programs):
+        label = f"choose {dataset}-{architecture}-{method} [{number + 1}/{len(programs)}]"
+        train_program = _pruned_program if method == "pruned" else _program
+        found, trained = train_program(given, data, dataset, base, program, label)
+        rows += found
+        runs += trained
+    most, held = most_density(architecture, dataset), held_out_rows(dataset)
+    winner = choose(rows, most, held)
+    print(table(rows, winner))
+    fields = [field.name for field in dataclasses.fields(Candidate)]
+    return {
+        **frontier_plan.record(given, "choose", dataset, architecture, method, runs),
+        "settings": base.record(),
+        "held_out": held,
+        "most_density": most,
+        "seeds_each": given.seeds,
+        "draws": given.choose_draws,
+        "chosen": {name: rows[winner][name] for name in fields},
+        "seconds": round(time.perf_counter() - began, 1),
+        "rows": rows,
+    }
+
+
+_Found = tuple[list[dict[str, Any]], list[Run]]
+
+
+def _program(
+    given: argparse.Namespace,
+    data: datasets.Dataset,
+    dataset: str,
+    base: Cell,
+    program: Program,
+    label: str,
+) -> _Found:
+    (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
+    each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
+    target = frontier_plan.target_of(base.architecture, dataset)
+    made = frontier_plan.with_candidate(base, program.candidates[0], target)
+    before, *cut = frontier_plan.watchers(program.cut, target)
+    turn = frontier_plan.turn(given)
+    with turn.held:
+        trained = train(
+            made.network(),
+            (evaluation.inputs(x, made, data.image_shape), y),
+            likelihood=Categorical(made.sizes[-1]),
+            settings=made.settings,
+            replicates=len(each),
+            seed=given.seed,
+            vary={
+                "temperature": [candidate.temperature for candidate in each],
+                "learning_rate": [candidate.rate for candidate in each],
+                "learning_rates.inclusion_logit": [candidate.logit_rate for candidate in each],
+            },
+            callbacks=[before, *cut, turn, Lines(label, given.quiet)],
+            **frontier_plan.train_options(given),
+        )
+    images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
+    labels = y_val.to(images.device)
+    gone = {stopped.replicate for stopped in trained.stopped}
+    rows: list[dict[str, Any]] = []
+    for c, candidate in enumerate(program.candidates):
+        own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
+        found = [
+            frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws) for k in own
+        ]
+        seeds = [trained.seeds[k] for k in own]
+        rows += [_row(candidate, state, seeds, found) for state in AVERAGES if found]
+    return rows, [trained]
+
+
+def _pruned_program(
+    given: argparse.Namespace,
+    data: datasets.Dataset,
+    dataset: str,
+    base: Cell,
+    program: Program,
+    label: str,
+) -> _Found:
+    """The same for magnitude pruning, at the cell's density."""
+    (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
+    each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
+    target = frontier_plan.target_of(base.architecture, dataset)
+    made = frontier_plan.with_candidate(base, program.candidates[0], target)
+    rows_in = (evaluation.inputs(x, made, data.image_shape), y)
+    rates = [candidate.rate for candidate in each]
+    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, [target], label)
+    images = evaluation.inputs(x_val, made, data.image_shape).to(cut.batches.x.device)
+    labels = y_val.to(images.device)
+    measured = [evaluation.evaluate(network, images, labels, made, 1, 0) for network in cut.networks]
+    rows = []
+    for c, candidate in enumerate(program.candidates):
+        own = slice(c * given.seeds, (c + 1) * given.seeds)
+        rows.append(_row(candidate, "refitted", dense.seeds[own], measured[own]))
+    return rows, [dense, cut]
+
+
+def _row(
+    candidate: Candidate, state: str, seeds: list[int], found: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A candidate that averages over one of the two posteriors: means over its seeds, then each seed."""
+    each = [frontier_plan.of_state(one, state) for one in found]
+    names = [n for n in each[0] if n != "density_per_layer"]
+    row = {**dataclasses.asdict(candidate), "average_of": state, "seeds": seeds}
+    row |= {name: statistics.fmean(one[name] for one in each) for name in names}
+    wanted = [f"{error}_{model}" for error in _ERRORS for model in evaluation.MODELS]
+    row["replicates"] = [{name: one[name] for name in ("density", *wanted)} for one in each]
+    return row
+
+
+def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
+    """The rule (see above): which row.
+
+    >>> def row(density, accuracy, nll):
+    ...     both = {"accuracy_average": accuracy, "accuracy_median": accuracy}
+    ...     return {"density": density, "nll_average": nll, "nll_median": nll, **both}
+    >>> choose([row(0.3, 0.99, 0.1), row(0.03, 0.97, 0.1), row(0.03, 0.9705, 0.2)], 0.032, 10_000)
+    1
+    """
+    sparse = [i for i, row in enumerate(rows) if row["density"] <= most]
+    if not sparse:
+        return min(range(len(rows)), key=lambda i: rows[i]["density"])
+
+    def accuracy(i: int) -> float:
+        return 0.5 * (rows[i]["accuracy_average"] + rows[i]["accuracy_median"])
+
+    best = max(map(accuracy, sparse))
+    error = 0.5 * math.sqrt(best * (1.0 - best) / held_out)
+    near = [i for i in sparse if accuracy(i) >= best - error]
+    return min(near, key=lambda i: rows[i]["nll_average"] + rows[i]["nll_median"])
+
+
+_HEAD = (
+    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'averages':>8}   "
+    f"{'averaging':>9} {'NLL':>6} {'ECE':>6}   {'median':>6} {'NLL':>6} {'ECE':>6}   {'density':>7}"
+)
+
+
+def table(rows: Sequence[dict[str, Any]], winner: int | None = None) -> str:
+    """The candidates as text; the winner is marked."""
+    lines = [_HEAD]
+    for i, row in enumerate(rows):
+        what = f"{row['temperature']:>11g} {row['rate']:>6g} {row['logit_rate']:>10g} {row['refit']:>5g}"
+        what += f" {row['cut']:>7} {row['average_of']:>8}"
+        models = [
+            f"{100 * row[f'accuracy_{m}']:>{w}.2f} {row[f'nll_{m}']:>6.4f} {row[f'ece_{m}']:>6.4f}"
+            for m, w in (("average", 9), ("median", 6))
+        ]
+        mark = "  <- chosen" if i == winner else ""
+        lines.append("   ".join([what, *models, f"{row['density']:>7.4f}"]) + mark)
+    return "\n".join(lines)
+
+
+def write(given: argparse.Namespace, content: dict[str, Any]) -> Path:
+    """The file of a choice."""
+    path = frontier_plan.file_of(given, stem(content["dataset"], content["architecture"], content["method"]))
+    provenance.write_json(path, provenance.rounded(content))
+    return path
+
+
+def chosen(given: argparse.Namespace, dataset: str, architecture: str, method: str) -> tuple[Candidate, str]:
+    """What was chosen for a cell, and on which data set.
+
+    The cell's own choice comes first, then those of ``--chosen-on`` with the same method, then with LRT.
+    """
+    methods = ("pruned",) if method == "pruned" else (method, "lrt")
+    places = [(d, m) for m in methods for d in (dataset, given.chosen_on)]
+    for where, own in places:
+        for folder in (Path(given.out), Path(".")):
+            path = folder / "results" / "frontier" / f"{stem(where, architecture, own)}.json"
+            if path.exists():
+                content = json.loads(path.read_text(encoding="utf-8"))
+                return Candidate(**content["chosen"]), path.stem
+    raise InvalidInput(
+        f"Nothing has been chosen yet for {dataset}-{architecture}-{method}. Run it with --stage choose "
+        "first, or name with --chosen-on a data set whose choice is there."
+    )

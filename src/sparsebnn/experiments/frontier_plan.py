@@ -1,0 +1,269 @@
+"""The frontier's cells: how dense they may be, what is tried, and how a trained network is measured.
+
+A cell's density may be at most a third of the paper's LBBNN-FLOW (fully connected) or a fifth (LeNet).
+Training has a free part and a refit with the structure fixed; the density is reached in the free part or at
+once at its end (``cut``). Averaging is over the posterior before the refit or after it (``average_of``); the
+median probability model is always the one after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparsebnn.experiments import evaluation, provenance
+from sparsebnn.experiments.paper import Cell, from_recipe
+from sparsebnn.experiments.published import printed
+from sparsebnn.experiments.watching import Turn
+from sparsebnn.recipes import recipe
+from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, Run
+
+__all__ = ["AVERAGES", "Candidate", "Lines", "Program", "TARGETS", "cell_of", "measured", "most_density"]
+
+TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
+AVERAGES = ("free", "refitted")
+# The most density a cell may have: this part of the paper's.
+_PART = {"fc": 3.0, "lenet": 5.0}
+# The digits are ours: no figure of the paper to divide.
+_DIGITS_DENSITY = 0.05
+# Aim a little below the limit: rounding must not cross it.
+_BELOW = 0.99
+_MEASURES = ("accuracy", "nll", "ece", "brier")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is chosen: temperature, rates, the refit's share, how the density is reached, what is averaged.
+
+    ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on) or
+    ``"late"`` (all at once when the refit begins). For a pruned network (``temperature`` 0) only the rate
+    and the refit mean something.
+    """
+
+    temperature: float
+    rate: float = 1e-3
+    logit_rate: float = 1e-2
+    refit: float = 0.2
+    cut: str = "late"
+    average_of: str = "free"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Candidates trained together: they share refit and cut, everything else may differ between them."""
+
+    refit: float
+    cut: str
+    candidates: tuple[Candidate, ...]
+
+
+_RATES = (1e-3, 3e-3)
+_Pairs = Sequence[tuple[float, float]]
+
+
+def _grid(temperatures: Sequence[float], rates: Sequence[float]) -> list[tuple[float, float]]:
+    return [(temperature, rate) for temperature in temperatures for rate in rates]
+
+
+def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2) -> Program:
+    return Program(refit, cut, tuple(Candidate(t, rate, logit, refit, cut) for t, rate in pairs))
+
+
+_WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
+_BOTH = _grid((0.1, 0.03, 0.01), _RATES)
+PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
+    ("fc", "lrt"): (
+        _program(0.4, "late", _WIDE),
+        _program(0.2, "late", _WIDE),
+        _program(0.2, "gradual", _WIDE),
+    ),
+    ("fc", "flow"): (_program(0.3, "late", _BOTH),),
+    ("lenet", "lrt"): (
+        _program(0.3, "late", _BOTH),
+        _program(0.2, "gradual", _grid((0.1, 0.03, 0.01), (3e-3,))),
+    ),
+    ("lenet", "flow"): (_program(0.3, "late", _grid((0.1, 0.03), _RATES)),),
+}
+_PRUNED = tuple(_program(refit, "late", _grid((0.0,), _RATES)) for refit in (0.2, 0.4))
+# Digits have few steps, so their rates are larger.
+_DIGITS = tuple(
+    _program(refit, cut, _grid((0.3, 0.1, 0.03, 0.01), (1e-2, 2e-2)), 3e-2)
+    for refit, cut in ((0.4, "late"), (0.2, "late"), (0.2, "gradual"))
+)
+_DIGITS_PRUNED = tuple(_program(refit, "late", _grid((0.0,), (3e-3, 1e-2))) for refit in (0.2, 0.4))
+_QUICK = tuple(_program(0.3, cut, _grid((0.1,), (1e-2,)), 3e-2) for cut in ("late", "gradual"))
+_QUICK_PRUNED = (_program(0.3, "late", _grid((0.0,), (1e-2, 3e-3))),)
+
+
+def programs_of(architecture: str, method: str, dataset: str, quick: bool = False) -> tuple[Program, ...]:
+    """What is tried for a cell, fixed before any of it is run."""
+    pruned = method == "pruned"
+    if dataset != "digits":
+        return _PRUNED if pruned else PROGRAMS[architecture, method]
+    if quick:
+        return _QUICK_PRUNED if pruned else _QUICK
+    return _DIGITS_PRUNED if pruned else _DIGITS
+
+
+def most_density(architecture: str, dataset: str) -> float:
+    """The limit of a cell's density.
+
+    >>> round(most_density("fc", "kmnist"), 3), round(most_density("lenet", "kmnist"), 4)
+    (0.032, 0.0702)
+    """
+    if dataset == "digits":
+        return _DIGITS_DENSITY
+    return printed(architecture, dataset, "flow").density / _PART[architecture]
+
+
+def target_of(architecture: str, dataset: str) -> float:
+    """The density that a cell is brought to."""
+    return _BELOW * most_density(architecture, dataset)
+
+
+def cell_of(
+    architecture: str, method: str, dataset: str, quick: bool = False, epochs: int | None = None
+) -> Cell:
+    """The recommended recipe as a cell.
+
+    Digits have 1,347 training rows: 1,400 steps where images have 60,000. Their rates are ten and three
+    times as large, and the networks smaller.
+    """
+    made = from_recipe(architecture, recipe("recommended", method=method, architecture=architecture))
+    settings = made.settings
+    if dataset == "digits":
+        rates = {"inclusion_logit": 3e-2}
+        settings = replace(settings, learning_rate=1e-2, learning_rates=rates, epochs=10 if quick else 100)
+        options = {"hidden": (20, 20)} if method == "flow" else {}
+        sizes = (64, 50, 50, 10) if quick else (64, 100, 100, 10)
+        made = replace(made, family_options=options, sizes=sizes)
+    return replace(made, settings=replace(settings, epochs=epochs or settings.epochs))
+
+
+def with_candidate(made: Cell, chosen: Candidate, target: float) -> Cell:
+    """A cell trained as a candidate says, down to ``target``; a late cut needs :func:`watchers` too."""
+    settings = replace(
+        made.settings,
+        temperature=chosen.temperature,
+        learning_rate=chosen.rate,
+        learning_rates={"inclusion_logit": chosen.logit_rate},
+        refit=chosen.refit,
+        target_density=target if chosen.cut == "gradual" else None,
+    )
+    return replace(made, settings=settings)
+
+
+def watchers(cut: str, targets: float | Sequence[float], path: Path | None = None) -> list[Any]:
+    """What keeps the posterior before the refit, and then cuts, if the cut is a late one."""
+    before = BeforeRefit(path)
+    return [before, CutAtRefit(targets)] if cut == "late" else [before]
+
+
+class Lines(Callback):
+    """Progress where there is no terminal: a line for every tenth of the epochs."""
+
+    def __init__(self, label: str, quiet: bool = False) -> None:
+        self.label, self.quiet = label, quiet
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        done, total = epoch.epoch + 1, run.settings.epochs
+        if self.quiet or sys.stderr.isatty() or (done % max(1, total // 10) and done != total):
+            return
+        nll = statistics.median(epoch.nll) / run.batches.rows
+        kept = f"density {min(epoch.density):.4f}–{max(epoch.density):.4f}"
+        pace = f"{1000.0 * epoch.seconds / run.batches.per_epoch:.2f} ms a step"
+        print(f"{self.label}: epoch {done}/{total}  nll {nll:.4f}  {kept}  {pace}", flush=True)
+
+
+def train_options(given: argparse.Namespace) -> dict[str, Any]:
+    """What the command says about how to run; the same for every stage."""
+    live = sys.stderr.isatty() and not given.quiet
+    return {"device": given.device, "mode": given.mode, "progress": None if live else False}
+
+
+def turn(given: argparse.Namespace) -> Turn:
+    """The device's lock, held from the first step to the last."""
+    return Turn(given.gpu_lock)
+
+
+def measured(
+    run: Run, before: BeforeRefit, k: int, x: Tensor, y: Tensor, made: Cell, draws: int
+) -> dict[str, Any]:
+    """Replicate k after the refit, and under other names before it (:func:`with_free`)."""
+    network: nn.Module = run.replicas.unstack(k).network
+    row = evaluation.evaluate(network, x, y, made, draws, run.seeds[k])
+    return with_free(row, before, k, x, y, made, draws, run.seeds[k])
+
+
+def with_free(
+    row: dict[str, Any],
+    before: BeforeRefit,
+    k: int,
+    x: Tensor,
+    y: Tensor,
+    made: Cell,
+    draws: int,
+    seed: int,
+) -> dict[str, Any]:
+    """A row of replicate k after the refit, and its measures before it: ``accuracy_average_free``, …"""
+    if not before.taken:
+        return row
+    free = evaluation.evaluate(before.network(k), x, y, made, draws, seed)
+    both = [f"{name}_{model}" for name in _MEASURES for model in evaluation.MODELS]
+    return {**row, "density_free": free["density"], **{f"{name}_free": free[name] for name in both}}
+
+
+def of_state(row: dict[str, Any], average_of: str) -> dict[str, Any]:
+    """The row with averaging over that posterior; the other's stays as ``…_average_refitted``.
+
+    >>> row = {f"{m}_average{s}": i for i, s in enumerate(("", "_free")) for m in _MEASURES}
+    >>> [of_state(row, "free")[key] for key in ("nll_average", "nll_average_refitted")]
+    [1, 0]
+    """
+    if average_of == "refitted" or "accuracy_average_free" not in row:
+        return row
+    own = dict(row)
+    for name in _MEASURES:
+        own[f"{name}_average_refitted"] = row[f"{name}_average"]
+        own[f"{name}_average"] = own.pop(f"{name}_average_free")
+    return own
+
+
+def record(
+    given: argparse.Namespace, stage: str, dataset: str, architecture: str, method: str, runs: Sequence[Run]
+) -> dict[str, Any]:
+    """Where a file's numbers come from. Folders are left out: they name a machine, not a result."""
+    commit, source = provenance.commit_and_source()
+    words = ["python", "-m", "sparsebnn.experiments.frontier", "--stage", stage]
+    words += ["--quick"] if given.quick else []
+    words += ["--datasets", dataset, "--architectures", architecture, "--methods", method]
+    words += ["--epochs", str(given.epochs)] if given.epochs else []
+    words += ["--seed", str(given.seed)] if given.seed else []
+    return {
+        "experiment": "frontier",
+        "stage": stage,
+        "dataset": dataset,
+        "architecture": architecture,
+        "method": method,
+        "command": " ".join(words),
+        "commit": commit,
+        "commit_source": source,
+        "versions": provenance.versions(),
+        "device": provenance.device_name(runs[0].batches.x.device),
+        "mode": runs[0].mode,
+        "train_seconds": round(sum(run.train_seconds for run in runs), 3),
+        "compile_seconds": round(sum(run.compile_seconds for run in runs), 3),
+        "stopped": [str(stopped) for run in runs for stopped in run.stopped],
+    }
+
+
+def file_of(given: argparse.Namespace, stem: str) -> Path:
+    """Where a stage's file goes."""
+    return Path(given.out) / "results" / "frontier" / f"{stem}.json"

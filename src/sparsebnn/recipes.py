@@ -1,0 +1,147 @@
+"""How a network starts, what its prior is and how it is trained: one frozen record with a name.
+
+``recommended`` is the library's own way; its settings are chosen on validation rows by
+``sparsebnn frontier --stage choose``. ``paper`` is the paper's, which its tables are made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from sparsebnn import networks
+from sparsebnn.checks import check_choice
+from sparsebnn.initial import Initial, Normal, Uniform
+from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
+from sparsebnn.training.schedules import Cosine, Steps
+from sparsebnn.training.settings import Settings
+
+__all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
+
+ARCHITECTURES = ("fc", "lenet")
+METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
+RECIPES = ("recommended", "paper")
+
+# Where the paper's training starts; biases start as their own row says.
+_PAPER = Initial(
+    mean=Uniform(-0.2, 0.2),
+    raw_std=Normal(-9.0, 0.1),
+    bias_mean=Uniform(-0.2, 0.2),
+    bias_raw_std=Normal(-9.0, 1.0),
+    z0_mean=Normal(0.0, 1.0),
+    z0_log_var=Normal(-9.0, 1.0),
+    auxiliary=Normal(0.0, 1.0),
+)
+_SMALL = Uniform(-0.01, 0.01)
+_LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
+
+
+def prior_of(kind: str, inclusion_prob: float = 0.1) -> Prior:
+    """A prior by name: ``spike_slab`` (slab N(0, 1)), ``empirical`` (its scale learned) or ``gaussian``.
+
+    >>> prior_of("empirical").per
+    'layer'
+    """
+    check_choice(kind, ("spike_slab", "empirical", "gaussian"), "prior", "a recipe")
+    if kind == "gaussian":
+        return GaussianPrior()
+    return EmpiricalPrior(inclusion_prob) if kind == "empirical" else SpikeSlabPrior(inclusion_prob)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A start, a prior and settings. ``mlp`` and ``lenet`` make a network; ``settings`` go to ``train``.
+
+    ``dense_initial`` is the start of a LeNet's dense layers, where it is another one.
+
+    >>> import torch
+    >>> from sparsebnn import train
+    >>> made = recipe("recommended", epochs=2)
+    >>> run = train(made.mlp([5, 8, 3]), (torch.randn(64, 5), torch.arange(64) % 3), settings=made.settings)
+    >>> len(run.history)
+    2
+    """
+
+    name: str
+    method: str
+    initial: Initial
+    dense_initial: Initial
+    settings: Settings
+    prior: str
+    inclusion_prob: float = 0.1
+    family_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """The family of the method's weights."""
+        return METHODS[self.method]
+
+    def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "family": self.family,
+            "prior": prior_of(self.prior, self.inclusion_prob),
+            "initial": self.initial,
+            "family_options": self.family_options,
+            **given,
+        }
+
+    def mlp(self, sizes: Sequence[int], **layer: Any) -> nn.Sequential:
+        """A fully connected network; ``layer`` overrides what goes to its layers."""
+        return networks.mlp(sizes, **self._layer(layer))
+
+    def lenet(self, n_classes: int = 10, **layer: Any) -> nn.Sequential:
+        """The paper's LeNet-5; ``layer`` overrides what goes to its layers."""
+        dense = {"initial": layer.get("initial", self.dense_initial)}
+        return networks.lenet(n_classes, dense=dense, **self._layer(layer))
+
+
+def recipe(
+    name: str = "recommended", *, method: str = "lrt", architecture: str = "fc", **settings: Any
+) -> Recipe:
+    """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
+
+    ``settings`` override fields of its :class:`~sparsebnn.Settings`; ``target_density=0.02`` asks for a
+    density.
+
+    >>> recipe("recommended", target_density=0.02).settings.target_density
+    0.02
+    >>> recipe("paper", method="flow").initial.mean
+    Uniform(low=-0.01, high=0.01)
+    """
+    check_choice(name, RECIPES, "name", "recipe")
+    check_choice(method, METHODS, "method", "recipe")
+    check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+    known = Settings.__dataclass_fields__
+    for given in settings:
+        check_choice(given, known, "settings", "recipe")
+    made = _recommended(method) if name == "recommended" else _paper(method, architecture)
+    return replace(made, settings=replace(made.settings, **settings))
+
+
+def _recommended(method: str) -> Recipe:
+    """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
+    start = Initial()
+    settings = Settings(
+        epochs=100,
+        batch_size=100,
+        learning_rate=1e-3,
+        learning_rates={"inclusion_logit": 1e-2},
+        schedule=Cosine(),
+        temperature=0.1,
+        warmup=0.5,
+    )
+    return Recipe("recommended", method, start, start, settings, "empirical")
+
+
+def _paper(method: str, architecture: str) -> Recipe:
+    """The published start and schedule. LBBNN's logits start and move as LBBNN-LRT's: see the tables."""
+    start = replace(_PAPER, inclusion_logit=_LOGITS[architecture])
+    if architecture == "fc" and method != "lrt":
+        start = replace(start, mean=_SMALL)
+    dense_start = replace(start, mean=_SMALL) if method == "flow" else start
+    milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
+    settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
+    return Recipe("paper", method, start, dense_start, settings, "spike_slab")

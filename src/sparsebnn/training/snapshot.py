@@ -1,0 +1,109 @@
+"""The moment a refit begins: the replicates as they stand then, and which weights are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import invalid
+from sparsebnn.training import checkpoint
+from sparsebnn.training.callbacks import Callback, Epoch
+from sparsebnn.training.density import fix_structure
+
+if TYPE_CHECKING:
+    from sparsebnn.training.run import Run
+
+__all__ = ["BeforeRefit", "CutAtRefit"]
+
+
+class BeforeRefit(Callback):
+    """Keeps the posterior as it is when the structure is about to be fixed (``Settings(refit=…)``).
+
+    With a fixed structure nothing is left to average over but the weights that are there. So a training
+    with a refit has two results: the posterior before it, to average over, and the one after it, whose
+    median probability model has had time to do without the rest. This callback keeps the first (in
+    ``path`` too, for a run that is interrupted and resumed); the run has the second.
+
+    >>> import torch
+    >>> from sparsebnn import Settings, mlp, train
+    >>> kept, x, y = BeforeRefit(), torch.randn(60, 4), torch.arange(60) % 3
+    >>> settings = Settings(epochs=4, refit=0.5)
+    >>> run = train(mlp([4, 8, 3]), (x, y), settings=settings, replicates=2, callbacks=[kept])
+    >>> len(kept.networks), kept.epoch
+    (2, 2)
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.epoch: int | None = None
+        self._run: Run | None = None
+        self._stacked: dict[str, Tensor] = {}
+
+    def on_train_start(self, run: Run) -> None:
+        """A run that goes on after that moment finds it in the file."""
+        if self.path is not None and self.path.exists() and run.epoch >= run.settings.refit_from:
+            self._stacked, header = checkpoint.read(self.path)
+            self.epoch, self._run = header["epoch"], run
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if epoch.epoch + 1 == run.settings.refit_from < run.settings.epochs:
+            self.epoch, self._run = epoch.epoch + 1, run
+            now = {**run.replicas.parameters, **run.replicas.varied}
+            self._stacked = {name: value.clone() for name, value in now.items()}
+            if self.path is not None:
+                checkpoint.write(self.path, self._stacked, {"epoch": self.epoch})
+
+    @property
+    def taken(self) -> bool:
+        """Whether there was such a moment."""
+        return self._run is not None
+
+    def network(self, k: int) -> nn.Module:
+        """Replicate k as it was then."""
+        if self._run is None:
+            message = "No refit began in this run: give Settings(refit=...) and train from the start."
+            raise RuntimeError(message)
+        return self._run.replicas.unstack(k, self._stacked).network
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """All replicates as they were then."""
+        return [self.network(k) for k in range(len(self._run.seeds) if self._run else 0)]
+
+
+class CutAtRefit(Callback):
+    """When the refit begins, keeps the share ``density`` of the weights that are most likely there.
+
+    ``Settings(target_density=…)`` brings the density down while training goes on, which makes many inclusions
+    uncertain on the way. Here training is left to itself until the structure is fixed, and then cut at once.
+    The posterior before the cut (:class:`BeforeRefit`, given before this callback) is the one to average
+    over. ``density`` is one share for all replicates or one for each.
+
+    >>> from sparsebnn import Settings, density, mlp, train
+    >>> x, y, settings = torch.randn(60, 4), torch.arange(60) % 3, Settings(epochs=4, refit=0.5)
+    >>> run = train(mlp([4, 10, 3]), (x, y), settings=settings, callbacks=[CutAtRefit(0.2)])
+    >>> density(run.network).overall
+    0.2
+    """
+
+    def __init__(self, density: float | Sequence[float]) -> None:
+        shares = torch.as_tensor(density, dtype=torch.float64).reshape(-1, 1)
+        if not bool(((shares > 0.0) & (shares <= 1.0)).all()):
+            raise invalid("density", "CutAtRefit", "a share of the weights, up to 1", density)
+        self.shares = shares
+
+    def on_train_start(self, run: Run) -> None:
+        if len(self.shares) not in (1, len(run.seeds)):
+            expected = f"one share, or one per replicate ({len(run.seeds)})"
+            raise invalid("density", "CutAtRefit", expected, f"{len(self.shares)} shares")
+        if not run.settings.refit or run.settings.targets:
+            advice = "Give Settings(refit=...) and no target_density."
+            raise invalid("settings", "CutAtRefit", "with a refit and without a target", "others", advice)
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if epoch.epoch + 1 == run.settings.refit_from:
+            fix_structure(run.replicas, self.shares.expand(len(run.seeds), 1))

@@ -1,0 +1,239 @@
+"""The frontier on its small version: its files, its rule, both posteriors, the densities it reaches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sparsebnn.checks import InvalidInput
+from sparsebnn.data import load
+from sparsebnn.experiments import (
+    evaluation,
+    frontier,
+    frontier_choose,
+    frontier_curve,
+    frontier_plan,
+    frontier_report,
+    tables,
+)
+from sparsebnn.experiments.frontier_plan import Candidate
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import density
+from sparsebnn.training import train
+
+ROOT = Path(__file__).resolve().parents[2]
+MEASURES = [f"{n}_{m}" for n in ("accuracy", "nll", "ece", "brier") for m in ("average", "median")]
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    own = ["--quick", "--device", "cpu", "--quiet", "--out", str(folder), "--runs", str(folder / "runs")]
+    return [*own, "--draws", "3", "--methods", "lrt", "pruned", "--epochs", "6", *more]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """All stages of one small cell."""
+    made = tmp_path_factory.mktemp("frontier")
+    frontier.main(words(made))
+    return made
+
+
+def result(folder: Path, stem: str) -> dict:
+    return json.loads((folder / "results" / "frontier" / f"{stem}.json").read_text())
+
+
+def test_the_choice_measures_both_posteriors_on_validation_rows(folder):
+    content = result(folder, "choose-digits-fc-lrt")
+    tried = {(row["cut"], row["average_of"]) for row in content["rows"]}
+    assert tried == {(c, s) for c in ("late", "gradual") for s in ("free", "refitted")}
+    assert content["held_out"] == 300
+    assert content["chosen"].keys() == {"temperature", "rate", "logit_rate", "refit", "cut", "average_of"}
+    for row in content["rows"]:
+        assert row["density"] == pytest.approx(0.99 * 0.05, abs=1e-3)
+        for name in MEASURES[:6]:
+            assert row[name] == pytest.approx(np.mean([one[name] for one in row["replicates"]]), rel=1e-5)
+        # A share of 300 rows: what was measured is the validation part.
+        assert float(300 * row["replicates"][0]["accuracy_median"]) == pytest.approx(
+            round(300 * row["replicates"][0]["accuracy_median"]), abs=1e-3
+        )
+    free, refitted = content["rows"][:2]
+    assert free["accuracy_average_refitted"] == refitted["accuracy_average"]
+    assert free["accuracy_average"] == refitted["accuracy_average_free"]
+    assert free["accuracy_median"] == refitted["accuracy_median"]
+
+
+def test_the_final_cell_has_the_tables_fields_and_the_choice(folder):
+    content, choice = result(folder, "digits-fc-lrt"), result(folder, "choose-digits-fc-lrt")["chosen"]
+    assert (content["dataset"], content["architecture"], content["method"]) == ("digits", "fc", "lrt")
+    assert content["settings"]["settings"]["temperature"] == choice["temperature"]
+    assert content["settings"]["settings"]["refit"] == choice["refit"]
+    assert content["settings"]["average_of"] == choice["average_of"]
+    assert content["settings"]["cut"] == choice["cut"]
+    assert content["settings"]["density"] == pytest.approx(0.99 * 0.05)
+    assert content["settings"]["prior"] == "empirical"
+    assert [row["seed"] for row in content["replicates"]] == [0, 1]
+    for row in content["replicates"]:
+        assert {*MEASURES, "density", "density_per_layer", "prediction_seed"} <= set(row)
+        assert row["density"] <= 0.05
+    wanted = {"device", "versions", "commit", "command", "train_seconds", "compile_seconds", "history"}
+    assert wanted <= set(content)
+    assert "--stage final" in content["command"]
+
+
+def test_a_finished_cell_is_left_alone(folder, capsys):
+    path = folder / "results" / "frontier" / "digits-fc-lrt.json"
+    before = path.stat().st_mtime_ns
+    frontier.main(words(folder, "--stage", "choose", "final", "densities"))
+    said = capsys.readouterr().out
+    assert said.count("already there") == 5
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("cut", ["late", "gradual"])
+def test_both_posteriors_are_what_they_are_called(cut):
+    """Averaging is measured before the refit, the median model after it: against direct evaluations."""
+    data = load("digits")
+    made = frontier_plan.cell_of("fc", "lrt", "digits", quick=True, epochs=4)
+    made = frontier_plan.with_candidate(made, Candidate(0.1, 1e-2, 3e-2, 0.5, cut), 0.1)
+    before, *cutting = frontier_plan.watchers(cut, 0.1)
+    run = train(
+        made.network(),
+        (data.x_train, data.y_train),
+        likelihood=Categorical(10),
+        settings=made.settings,
+        replicates=2,
+        device="cpu",
+        callbacks=[before, *cutting],
+        progress=False,
+    )
+    row = frontier_plan.measured(run, before, 1, data.x_test, data.y_test, made, 3)
+    own = frontier_plan.of_state(row, "free")
+    free = evaluation.evaluate(before.networks[1], data.x_test, data.y_test, made, 3, 1)
+    refitted = evaluation.evaluate(run.networks[1], data.x_test, data.y_test, made, 3, 1)
+    for name in ("accuracy", "nll", "ece", "brier"):
+        assert own[f"{name}_average"] == free[f"{name}_average"]
+        assert own[f"{name}_median"] == refitted[f"{name}_median"]
+        assert own[f"{name}_average_refitted"] == refitted[f"{name}_average"]
+        assert own[f"{name}_median_free"] == free[f"{name}_median"]
+    assert free["nll_average"] != refitted["nll_average"]
+    assert own["density"] == density(run.networks[1]).overall == pytest.approx(0.1, abs=1e-3)
+    # A late cut leaves the posterior before it alone; the controller has already brought it down.
+    assert own["density_free"] == (pytest.approx(0.1, rel=0.5) if cut == "gradual" else 1.0)
+    assert frontier_plan.of_state(row, "refitted") is row
+
+
+def test_curves_reach_their_targets(folder):
+    for method in ("lrt", "pruned"):
+        content = result(folder, f"densities-digits-fc-{method}")
+        assert [block["target"] for block in content["rows"]] == [0.02, 0.1]
+        for block in content["rows"]:
+            assert len(block["replicates"]) == 2
+            for row in block["replicates"]:
+                assert row["density"] == pytest.approx(block["target"], rel=0.1)
+    dense = content["settings"]["dense_network"]
+    assert [row["seed"] for row in dense] == [0, 1]
+    assert all(row["accuracy"] > 0.6 for row in dense)
+    assert content["settings"]["dense"]["epochs"] + content["settings"]["refit"]["epochs"] == 6
+
+
+def rows_of(*triples):
+    def row(kept, accuracy, nll):
+        both = {f"accuracy_{m}": accuracy for m in ("average", "median")}
+        return {"density": kept, "nll_average": nll, "nll_median": nll, **both}
+
+    return [row(*triple) for triple in triples]
+
+
+def test_the_rule():
+    """Limit 0.05, best accuracy 0.9 of 900 rows: half a standard error is 0.005."""
+    near = rows_of((0.06, 0.99, 0.1), (0.05, 0.90, 0.4), (0.04, 0.8955, 0.3), (0.04, 0.8945, 0.2))
+    assert frontier_choose.choose(near, 0.05, 900) == 2
+    assert frontier_choose.choose(rows_of((0.3, 0.9, 0.1), (0.2, 0.5, 0.9)), 0.05, 900) == 1
+
+
+def test_limits_are_parts_of_the_papers_densities():
+    assert frontier_plan.most_density("fc", "mnist") == pytest.approx(0.074 / 3)
+    assert frontier_plan.most_density("lenet", "fmnist") == pytest.approx(0.367 / 5)
+    for architecture in ("fc", "lenet"):
+        for dataset in ("kmnist", "mnist", "fmnist"):
+            target = frontier_plan.target_of(architecture, dataset)
+            assert 0.98 < target / frontier_plan.most_density(architecture, dataset) < 1.0
+            assert frontier_plan.cell_of(architecture, "flow", dataset).settings.epochs <= 100
+
+
+@pytest.mark.parametrize("place", list(frontier_plan.PROGRAMS))
+def test_programs_fit_a_machine_and_share_their_refit(place):
+    for program in frontier_plan.PROGRAMS[place]:
+        assert 2 * len(program.candidates) <= 24
+        assert {candidate.refit for candidate in program.candidates} == {program.refit}
+        assert {candidate.cut for candidate in program.candidates} == {program.cut}
+
+
+def test_without_a_choice_the_command_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput) as raised:
+        frontier.main(words(tmp_path, "--stage", "final"))
+    assert str(raised.value) == (
+        "Nothing has been chosen yet for digits-fc-lrt. Run it with --stage choose first, or name with "
+        "--chosen-on a data set whose choice is there."
+    )
+
+
+def test_another_data_sets_choice_can_serve(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = frontier._options(["--out", str(tmp_path), "--chosen-on", "mnist"])
+    path = tmp_path / "results" / "frontier" / "choose-mnist-fc-lrt.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"chosen": {"temperature": 0.7}}))
+    assert frontier_choose.chosen(given, "kmnist", "fc", "flow") == (Candidate(0.7), "choose-mnist-fc-lrt")
+
+
+def test_pruning_gets_as_many_steps_as_we(folder):
+    ours = result(folder, "densities-digits-fc-lrt")["settings"]["settings"]
+    theirs = result(folder, "densities-digits-fc-pruned")["settings"]
+    assert theirs["dense"]["epochs"] + theirs["refit"]["epochs"] == ours["epochs"]
+    assert theirs["batch_size"] == ours["batch_size"]
+    choice = result(folder, "choose-digits-fc-pruned")
+    assert theirs["dense"]["learning_rate"] == choice["chosen"]["rate"]
+    assert {row["rate"] for row in choice["rows"]} == {1e-2, 3e-3}
+    assert all(row["density"] <= 0.05 for row in choice["rows"])
+
+
+def test_tables_and_picture_say_what_the_files_say(folder):
+    text = frontier_report.markdown(folder / "results")
+    rows = result(folder, "digits-fc-lrt")["replicates"]
+    assert tables.spread([100 * row["accuracy_average"] for row in rows]) in text
+    ours = result(folder, "densities-digits-fc-lrt")["rows"][1]["replicates"]
+    cut = result(folder, "densities-digits-fc-pruned")["rows"][1]["replicates"]
+    gap = np.median([r["accuracy_median"] for r in ours]) - np.median([r["accuracy_median"] for r in cut])
+    assert tables.signed(100 * float(gap)) in text
+    assert (folder / "docs" / "images" / "frontier.png").stat().st_size > 10_000
+
+
+def test_a_report_of_nothing(tmp_path):
+    text = frontier_report.markdown(tmp_path)
+    assert "No final cells yet." in text
+    assert "No curves yet." in text
+    assert frontier_report.draw(tmp_path, tmp_path / "none.png") is False
+
+
+def test_targets_can_be_given(tmp_path):
+    given = frontier._options(["--quick", "--targets", "0.3"])
+    assert frontier_curve.targets_of(given) == (0.3,)
+    assert frontier_curve.targets_of(frontier._options([])) == (0.005, 0.01, 0.02, 0.05, 0.10)
+
+
+def test_digits_differ_from_images_in_what_is_said_only():
+    digits, images = (frontier_plan.cell_of("fc", "lrt", d) for d in ("digits", "kmnist"))
+    same = replace(
+        digits.settings,
+        learning_rate=1e-3,
+        learning_rates={"inclusion_logit": 1e-2},
+    )
+    assert same == images.settings
+    assert torch.tensor(images.sizes).tolist() == [784, 400, 600, 10]

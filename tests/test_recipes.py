@@ -1,0 +1,88 @@
+"""Recipes: what they say is what networks and training get, and the paper's is the tables'."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebnn import Settings, recipe, train
+from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments.paper import cell
+from sparsebnn.initial import He, Uniform
+from sparsebnn.networks import bayesian_layers
+from sparsebnn.priors import EmpiricalPrior, SpikeSlabPrior
+from sparsebnn.recipes import METHODS
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("architecture", ["fc", "lenet"])
+def test_the_papers_recipe_is_that_of_its_tables(architecture, method):
+    made, table = recipe("paper", method=method, architecture=architecture), cell(architecture, method)
+    assert made.initial == table.initial
+    assert made.dense_initial == table.dense_initial
+    assert made.family == table.family
+    for epoch in (0, 79, 80, 99, 100, 124, 125, 160, 249):
+        assert made.settings.rate("", epoch) == table.settings.rate("", epoch)
+    assert made.settings.temperature == 1.0
+
+
+def test_the_papers_figures():
+    """Written out from the paper's settings: FC LRT, CNN FLOW."""
+    made = recipe("paper")
+    assert made.initial.mean == Uniform(-0.2, 0.2)
+    assert made.initial.inclusion_logit == Uniform(-15.0, 10.0)
+    assert (made.settings.epochs, made.settings.batch_size) == (250, 100)
+    assert [made.settings.rate("", e) for e in (0, 124, 125)] == pytest.approx([1e-4, 1e-4, 1e-5])
+    flow = recipe("paper", method="flow", architecture="lenet")
+    network = flow.lenet()
+    assert float(network[0].weights.posterior_mean().detach().abs().max()) > 0.15
+    assert float(network[7].weights.posterior_mean().detach().abs().max()) <= 0.01
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_recommended_network_starts_as_it_says(method):
+    made = recipe("recommended", method=method)
+    options = {"family_options": {"hidden": (5, 5)}} if method == "flow" else {}
+    network = made.mlp([400, 300, 10], **options)
+    for _, layer in bayesian_layers(network):
+        assert layer.family == METHODS[method]
+        family = getattr(layer.weights, "conditional", layer.weights)
+        assert isinstance(family.prior, EmpiricalPrior)
+        logits = family.inclusion_logit.detach()
+        assert 2.0 <= float(logits.min()) < float(logits.max()) <= 4.0
+    weights = network[0].weights.posterior_mean().detach()
+    # The standard deviation of n normal numbers has a standard error of σ/√(2n).
+    wanted = (2.0 / 400) ** 0.5
+    assert abs(float(weights.std()) - wanted) < 4.0 * wanted / (2.0 * weights.numel()) ** 0.5
+    assert made.initial.mean == He()
+
+
+def test_settings_are_overridden_and_used():
+    made = recipe("recommended", epochs=3, target_density=0.1, temperature=0.5)
+    assert made.settings == Settings(
+        epochs=3,
+        learning_rates={"inclusion_logit": 1e-2},
+        target_density=0.1,
+        temperature=0.5,
+        warmup=made.settings.warmup,
+    )
+    x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
+    run = train(made.mlp([5, 40, 3]), (x, torch.arange(64) % 3), settings=made.settings, progress=False)
+    assert run.history[-1].density[0] == pytest.approx(0.1, rel=0.1)
+
+
+def test_the_papers_prior_has_a_fixed_scale():
+    prior = recipe("paper").mlp([3, 2])[0].weights.prior
+    assert type(prior) is SpikeSlabPrior
+    assert (float(prior.std), float(prior.inclusion_prob)) == pytest.approx((1.0, 0.1))
+
+
+def test_messages():
+    with pytest.raises(InvalidInput) as raised:
+        recipe("recomended")
+    assert str(raised.value) == (
+        "The 'name' of recipe must be one of 'recommended', 'paper'. Got 'recomended' instead. "
+        "Did you mean 'recommended'?"
+    )
+    with pytest.raises(InvalidInput, match="Did you mean 'target_density'"):
+        recipe("paper", target_densty=0.1)

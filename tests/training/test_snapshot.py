@@ -1,0 +1,92 @@
+"""The posterior before the refit: the same as if training had ended there."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from sparsebnn.checks import InvalidInput
+from sparsebnn.networks import density
+from sparsebnn.training import BeforeRefit, Callback, Cosine, CutAtRefit, Settings
+from training.runs import fit, make_data, make_network
+
+SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
+
+
+@pytest.mark.parametrize("replicates", [1, 3])
+def test_it_is_where_a_shorter_training_ends(replicates):
+    """Three epochs of six, then a refit: before it the network is that of three epochs without one."""
+    kept = BeforeRefit()
+    run = fit(make_network(), make_data(), SETTINGS, replicates=replicates, callbacks=[kept])
+    assert (kept.taken, kept.epoch) == (True, 3)
+    short = dataclasses.replace(SETTINGS, epochs=3, refit=0.0, schedule=Cosine())
+    end = fit(make_network(), make_data(), short, replicates=replicates)
+    for ours, theirs, later in zip(kept.networks, end.networks, run.networks):
+        for (name, value), wanted in zip(ours.state_dict().items(), theirs.state_dict().values()):
+            torch.testing.assert_close(value, wanted, rtol=0, atol=0, msg=name)
+        assert density(later).overall == pytest.approx(0.3, abs=0.02)
+        logits = [p for n, p in ours.named_parameters() if n.endswith("inclusion_logit")]
+        assert max(float(p.detach().abs().max()) for p in logits) < 30.0
+
+
+def test_without_a_refit_there_is_nothing():
+    kept = BeforeRefit()
+    fit(make_network(), make_data(), dataclasses.replace(SETTINGS, refit=0.0), callbacks=[kept])
+    assert not kept.taken
+    assert kept.networks == []
+    with pytest.raises(RuntimeError, match="No refit began in this run"):
+        kept.network(0)
+
+
+def test_a_resumed_run_still_has_it(tmp_path):
+    """Interrupted in the refit and resumed: the posterior before it comes from its file."""
+    class Halt(Exception):
+        pass
+
+    class Stop(Callback):
+        def on_epoch_end(self, run, epoch):
+            if epoch.epoch == 4:
+                raise Halt
+
+    whole = BeforeRefit()
+    fit(make_network(), make_data(), SETTINGS, replicates=2, callbacks=[whole])
+    options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b"), Stop()], **options)
+    again = BeforeRefit(tmp_path / "b")
+    fit(make_network(), make_data(), SETTINGS, callbacks=[again], resume=True, **options)
+    assert again.epoch == 3
+    for ours, theirs in zip(again.networks, whole.networks):
+        for value, wanted in zip(ours.state_dict().values(), theirs.state_dict().values()):
+            assert torch.equal(value, wanted)
+
+
+def test_a_late_cut_keeps_the_likeliest_weights():
+    """One share per replicate; before the cut it is training without any target, weight by weight."""
+    settings = dataclasses.replace(SETTINGS, target_density=None)
+    kept, shares = BeforeRefit(), [0.2, 0.5, 1.0]
+    run = fit(make_network(), make_data(), settings, replicates=3, callbacks=[kept, CutAtRefit(shares)])
+    free = fit(make_network(), make_data(), dataclasses.replace(settings, epochs=3, refit=0.0), replicates=3)
+    for before, alone, after, share in zip(kept.networks, free.networks, run.networks, shares):
+        logits = [
+            torch.cat([p.detach().flatten() for n, p in each.named_parameters() if n.endswith("_logit")])
+            for each in (before, alone, after)
+        ]
+        assert torch.equal(logits[0], logits[1])
+        count = round(share * len(logits[0]))
+        wanted = torch.zeros(len(logits[0]), dtype=torch.bool)
+        wanted[logits[0].topk(count).indices] = True
+        assert torch.equal(logits[2] > 0, wanted)
+
+
+def test_a_late_cut_says_what_it_needs():
+    with pytest.raises(InvalidInput) as raised:
+        CutAtRefit(1.5)
+    assert str(raised.value) == (
+        "The 'density' of CutAtRefit must be a share of the weights, up to 1. Got 1.5 instead."
+    )
+    free = dataclasses.replace(SETTINGS, target_density=None)
+    with pytest.raises(InvalidInput, match=r"one per replicate \(1\)"):
+        fit(make_network(), make_data(), free, callbacks=[CutAtRefit([0.1, 0.2])])
+    with pytest.raises(InvalidInput, match="no target_density"):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])
