@@ -49,10 +49,10 @@ def _setting(spec: Mapping[str, Any]) -> str:
     tested = f"the first {spec['test_rows']:,}" if spec["test_rows"] else "all 10,000"
     return (
         f"Networks: {kind}, trained on {rows} training images of a set; the Bayesian ones for "
-        f"{spec['epochs']} epochs at rate {spec['rate'] or 1e-4:g} (the paper: 250 at 0.0001), the others for "
-        f"{spec['plain_epochs']}. {spec['replicates']} replicates, {spec['n_draws']} draws, ensembles of "
-        f"{spec['members']}, {tested} test images of each set. AUROC, and for entropy FPR@95 beside it; "
-        "mean ± half width of the 95% interval over replicates."
+        f"{spec['epochs']} epochs at rate {spec['rate'] or 1e-4:g} (the paper: 250 at 0.0001), the "
+        f"others for {spec['plain_epochs']}. {spec['replicates']} replicates, {spec['n_draws']} draws, "
+        f"ensembles of {spec['members']}, {tested} test images of each set. AUROC, and for entropy FPR@95 "
+        "beside it; mean ± half width of the 95% interval over replicates."
     )
 
 
