@@ -1,6 +1,10 @@
 """experiments/image_ood.py on pictures small in number: what is trained, what is reported, what is said."""
 
 import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +12,11 @@ import torch
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments import image_ood
-from sparsebnn.experiments.image_ood import METHODS, NAMES, Images, Spec, _training, read, run
+from sparsebnn.experiments.image_ood import METHODS, NAMES, PROGRAMS, Spec, read, run, training
+from sparsebnn.experiments.image_ood_report import LABELS, fill, markdown
+from sparsebnn.experiments.provenance import device_name
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def pictures(kind: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,57 +42,123 @@ def folder(tmp_path_factory):
 SMALL = ["--epochs", "1", "--plain-epochs", "6", "--replicates", "2", "--members", "2", "--draws", "3"]
 
 
-def test_the_command_writes_a_row_for_everything(folder, tmp_path):
+def test_the_command_writes_a_row_for_everything(folder, tmp_path, capsys):
     argv = ["--data", str(folder), "--out", str(tmp_path), "--device", "cpu", *SMALL]
-    argv += ["--train-on", "mnist", "--methods", "lrt", "dense", "dropout", "ensemble", "--rows", "60"]
+    argv += ["--train-on", "mnist", "--rows", "60"]
+    argv += ["--methods", "lrt", "dense", "dropout", "plain", "ensemble"]
     assert image_ood.main(argv) == 0
     record = json.loads((tmp_path / "results/image_ood/image_ood.json").read_text())
-    assert [(row["method"], row["replicate"]) for row in record["rows"]] == [
-        (method, k) for method in ("lrt", "dense", "dropout", "ensemble") for k in range(2)
-    ]
+    assert [row["method"] for row in record["rows"]] == ["lrt", "dense", "plain", "ensemble", "dropout"]
     for row in record["rows"]:
         assert set(row["foreign"]) == {"fmnist", "kmnist"}
+        assert len(row["accuracy"]) == 2
         for found in row["foreign"].values():
-            assert 0.0 <= found["entropy"]["auroc"] <= 1.0
+            assert len(found["entropy"]["auroc"]) == 2
+            assert all(0.0 <= value <= 1.0 for value in found["entropy"]["auroc"])
     assert record["spec"]["epochs"] == 1
-    assert record["provenance"]["device"] == "cpu"
+    assert record["missing"] == []
+    assert record["provenance"]["device"] == device_name(torch.device("cpu"))
     assert record["provenance"]["command"] == (
-        "python -m sparsebnn.experiments.image_ood --train-on mnist --methods lrt dense dropout ensemble "
-        "--epochs 1 --plain-epochs 6 --rows 60 --replicates 2 --members 2 --draws 3"
+        "python -m sparsebnn.experiments.image_ood --data DATA --train-on mnist --methods lrt dense dropout "
+        "plain ensemble --epochs 1 --plain-epochs 6 --rows 60 --replicates 2 --members 2 --draws 3"
     )
+    said = capsys.readouterr().out
+    assert "plain: 4 networks as one program, 6 epochs of 1 steps on mnist: 6 steps" in said
+
+
+def test_a_plain_network_is_the_first_member_of_its_ensemble(folder):
+    sets = read(folder)
+    options = {"train_on": ("mnist",), "plain_epochs": 2, "replicates": 2, "n_draws": 1}
+    both = run(Spec(methods=("plain", "ensemble"), members=2, **options), sets)
+    alone = run(Spec(methods=("plain",), seed=2, **{**options, "replicates": 1}), sets)
+    # Seeds 0 and 1 make the first ensemble, 2 and 3 the second.
+    assert both[0]["nll"][1] == pytest.approx(alone[0]["nll"][0], rel=1e-4)
+    assert both[0]["epistemic"] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert min(both[1]["epistemic"]) > 1e-4
 
 
 def test_a_network_that_has_learned_notices_other_pictures(folder):
-    sets = {name: read(folder, name) for name in NAMES}
     spec = Spec(train_on=("mnist",), methods=("ensemble",), plain_epochs=25, replicates=1, members=3)
-    (row,) = run(spec, sets)
-    assert row["accuracy"] > 0.9
+    (row,) = run(spec, read(folder))
+    assert row["accuracy"][0] > 0.9
     for found in row["foreign"].values():
-        assert found["entropy"]["auroc"] > 0.8
-        assert found["entropy"]["flagged_outside"] > found["entropy"]["flagged_inside"]
+        assert found["entropy"]["auroc"][0] > 0.8
+        assert found["entropy"]["flagged_outside"][0] > found["entropy"]["flagged_inside"][0]
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_find_the_same_without_any_other_package(folder, tmp_path):
+    """As on a machine with torch and numpy alone; one process per program, and all in one."""
+    argv = ["--data", str(folder), "--device", "cpu", *SMALL, "--train-on", "mnist", "kmnist"]
+    argv += ["--methods", "dense", "plain"]
+    block = (
+        "import sys\n"
+        "for name in ('sklearn', 'scipy', 'matplotlib', 'pandas', 'rich', 'typer', 'safetensors'):\n"
+        "    sys.modules[name] = None\n"
+        "from sparsebnn.experiments import image_ood\n"
+        "if __name__ == '__main__':\n"
+        "    raise SystemExit(image_ood.main(sys.argv[1:]))\n"
+    )
+    script = tmp_path / "alone.py"
+    script.write_text(block)
+    for out, more in (("two", ["--workers", "2"]), ("one", [])):
+        command = [sys.executable, str(script), *argv, "--out", str(tmp_path / out), *more]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    rows = [
+        json.loads((tmp_path / out / "results/image_ood/image_ood.json").read_text())["rows"]
+        for out in ("two", "one")
+    ]
+    for one, other in zip(*rows, strict=True):
+        for timed in ("train_seconds", "compile_seconds"):
+            del one[timed], other[timed]
+        assert one == other
+    assert not (tmp_path / "two/results/image_ood/parts").exists()
+
+
+def test_what_is_interrupted_is_kept(folder, tmp_path, monkeypatch):
+    judged = []
+
+    def judge(*given):
+        judged.append(given)
+        if len(judged) > 2:
+            raise KeyboardInterrupt
+        return {"accuracy": 0.5, "foreign": {}}
+
+    monkeypatch.setattr(image_ood, "_judge", judge)
+    argv = ["--data", str(folder), "--out", str(tmp_path), "--device", "cpu", *SMALL, "--methods", "plain"]
+    with pytest.raises(KeyboardInterrupt):
+        image_ood.main(argv)
+    record = json.loads((tmp_path / "results/image_ood/image_ood.json").read_text())
+    assert [row["train_on"] for row in record["rows"]] == ["mnist"]
 
 
 @pytest.mark.parametrize("architecture", ["fc", "lenet"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_network_takes_its_images(method, architecture):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_network_takes_its_images(program, architecture, folder):
     spec = Spec(architecture=architecture, epochs=10)
-    network, settings, count = _training(spec, method)
-    x = image_ood._shaped(torch.zeros(2, 28, 28), architecture)
+    network, settings, count = training(spec, program)
+    data = read(folder)["mnist"]
+    x = image_ood._shaped(data.x_train[:2].float(), data, architecture)
     assert network(x).shape == (2, 10)
-    assert count == (50 if method == "ensemble" else 10)
-    if method in ("lrt", "flow", "dense"):
+    assert count == (50 if program == "plain" else 10)
+    if program in ("lrt", "flow", "dense"):
         # The paper's milestones, at the same share of the epochs.
-        share = {"fc": [0.5], "lenet": [0.4, 0.8] if method == "flow" else [0.32, 0.64]}[architecture]
-        assert list(settings.schedule.milestones) == [int(10 * s) for s in share]
+        share = {"fc": [0.5], "lenet": [0.4, 0.8] if program == "flow" else [0.32, 0.64]}[architecture]
+        assert list(settings.schedule.milestones) == [round(10 * s) for s in share]
         assert settings.learning_rate == 1e-4
+
+
+def test_programs_serve_every_method():
+    assert sorted(method for served in PROGRAMS.values() for method in served) == sorted(METHODS)
+    assert Spec(methods=("ensemble", "lrt")).programs == ["lrt", "plain"]
 
 
 def test_messages(tmp_path):
     with pytest.raises(InvalidInput) as error:
-        read(tmp_path, "mnist")
+        read(tmp_path)
     assert str(error.value) == (
-        "The 'data' of image_ood must be a folder that holds mnist.npz. "
-        f"Got {str(tmp_path)!r} instead. Pass it with --data."
+        "The 'name' of data.load must be a known name or a file or folder that exists. "
+        f"Got {str(tmp_path / 'mnist.npz')!r} instead. Check the path."
     )
     with pytest.raises(InvalidInput) as error:
         Spec(train_on=("mnst",))
@@ -94,8 +168,29 @@ def test_messages(tmp_path):
     )
 
 
-def test_images_are_tensors(folder):
-    data = read(folder, "kmnist")
-    assert isinstance(data, Images)
-    assert data.x_train.dtype == torch.uint8
-    assert data.y_test.dtype == torch.int64
+def row(method: str, home: str = "mnist") -> dict:
+    score = {name: [0.5, 0.7] for name in ("auroc", "fpr95", "flagged_inside", "flagged_outside")}
+    scores = {name: score for name in ("entropy", "mutual_information", "max_output")}
+    foreign = {other: scores for other in NAMES if other != home}
+    return {"train_on": home, "method": method, "accuracy": [0.8, 0.9], "ece": [0.1, 0.1], "foreign": foreign}
+
+
+def test_the_page_has_a_table_per_training_set(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- images -->\nold\n<!-- end of images -->\nafter\n")
+    spec = asdict(Spec(train_on=("mnist", "kmnist")))
+    fill(page, {"spec": spec, "rows": [row(m, home) for home in ("mnist", "kmnist") for m in METHODS]})
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert text.count("| trained on ") == 2
+    # 0.85 ± t(1) · sd / √2, with t(1) = 12.706 and sd = 0.0707
+    assert text.count("| LBBNN-LRT | 0.850 ± 0.635 | 0.100 ± 0.000 |") == 2
+
+
+def test_the_page_says_what_the_results_file_says():
+    record = json.loads((ROOT / "results/image_ood/image_ood.json").read_text())
+    page = (ROOT / "docs/uncertainty.md").read_text()
+    assert "\n".join(markdown(record)) in page
+    assert set(LABELS) == set(METHODS)

@@ -83,12 +83,12 @@ def _methods(name: str, seed: int, **settings: Any) -> dict[str, Callable[[], An
 
     if name in REGRESSION:
         return {
-            OURS: lambda: SparseBNNRegressor(random_state=seed, **settings),
+            OURS: lambda: SparseBNNRegressor(random_state=seed, device="cpu", **settings),
             "ridge regression": lambda: make_pipeline(StandardScaler(), Ridge()),
             "gradient boosting": lambda: HistGradientBoostingRegressor(random_state=seed),
         }
     return {
-        OURS: lambda: SparseBNNClassifier(random_state=seed, **settings),
+        OURS: lambda: SparseBNNClassifier(random_state=seed, device="cpu", **settings),
         "logistic regression": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
         "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=seed),
     }
@@ -206,7 +206,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.validate:
         found = validate(given.seed)
         made = study.provenance([given.seed])
-        made["command"] += " --validate"
         path = Path(given.out) / "results" / "defaults" / "validation.json"
         write_json(path, rounded({"experiment": "defaults", "provenance": made, "rows": found}))
         return 0

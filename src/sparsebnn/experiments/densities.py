@@ -260,13 +260,12 @@ def _stored(path: Path) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the digits, write their file, their page's tables and the picture; ``--draw``: from files alone."""
     extra = argparse.ArgumentParser(add_help=False)
-    extra.add_argument("--draw", action="store_true")
-    only, rest = extra.parse_known_args(argv)
-    claim = "Why these densities: how far the inclusion logits travel. With --draw: only the picture."
-    study = Study("densities", arguments("densities", claim, rest))
+    extra.add_argument("--draw", action="store_true", help="only the page's tables and the picture")
+    claim = "Why these densities: how far the inclusion logits travel."
+    study = Study("densities", arguments("densities", claim, argv, [extra]))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
     results = Path(study.given.out) / "results"
-    if only.draw:
+    if study.given.draw:
         rows = _stored(results / "densities" / "densities.json")
     else:
         rows = run(spec)

@@ -6,53 +6,65 @@ The maximum output is taken as in the cluster study, large means foreign; an AUR
 that the opposite sign is the better detector.
 
 Run: ``python -m sparsebnn.experiments.image_ood --data FOLDER``, where FOLDER holds ``mnist.npz``,
-``fmnist.npz`` and ``kmnist.npz`` with x_train, y_train, x_test, y_test. Needs torch and numpy alone.
+``fmnist.npz`` and ``kmnist.npz`` with x_train, y_train, x_test, y_test. Needs torch and numpy alone. The
+replicates of a method train as one program; with ``--workers`` the programs compile side by side and take
+turns on the device.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import multiprocessing
+import multiprocessing.connection
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsebnn import data as datasets
 from sparsebnn import metrics
 from sparsebnn.baselines.deterministic import plain_lenet, plain_mlp
 from sparsebnn.baselines.ensemble import predict_ensemble
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_choice, check_count
+from sparsebnn.data import Dataset
+from sparsebnn.experiments.image_ood_report import fill, line
 from sparsebnn.experiments.paper import ARCHITECTURES, cell
-from sparsebnn.experiments.provenance import Study
-from sparsebnn.experiments.uncertainty_measures import SCORES, interval
+from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
+from sparsebnn.experiments.uncertainty_measures import SCORES
+from sparsebnn.experiments.watching import Turn
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
 from sparsebnn.prediction import ClassPrediction, predict
-from sparsebnn.training import Settings, Steps, train
+from sparsebnn.training import Run, Settings, train
 
-__all__ = ["Images", "METHODS", "Spec", "main", "read", "run"]
+__all__ = ["METHODS", "PROGRAMS", "Spec", "columns", "main", "run"]
 
 NAMES = ("mnist", "fmnist", "kmnist")
+# What is trained as one program, and the methods that it serves: a plain network is the first member of
+# an ensemble, so plain networks are not trained twice.
+PROGRAMS = {
+    "flow": ("flow",),
+    "lrt": ("lrt",),
+    "dense": ("dense",),
+    "plain": ("plain", "ensemble"),
+    "dropout": ("dropout",),
+}
 METHODS = ("lrt", "flow", "dense", "dropout", "plain", "ensemble")
 _LIKELIHOOD = Categorical(10)
-
-
-@dataclass(frozen=True)
-class Images:
-    """One data set, pixels in uint8: training rows with labels, test rows with labels."""
-
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The study. ``rate`` None is the paper's 1e-4; milestones shrink with the epochs."""
+    """The study. ``rate`` None is the paper's 1e-4; milestones shrink with the epochs.
+
+    An inclusion logit travels at most about rate × steps, so ``epochs=20, rate=1.25e-3`` lets it travel as
+    far as the paper's 250 epochs at 1e-4.
+    """
 
     architecture: str = "fc"
     train_on: tuple[str, ...] = NAMES
@@ -76,87 +88,95 @@ class Spec:
         for what in ("epochs", "plain_epochs", "replicates", "members", "n_draws"):
             check_count(getattr(self, what), what, "image_ood")
 
+    @property
+    def programs(self) -> list[str]:
+        """The programs whose methods are asked for; the longest comes first."""
+        return [name for name, methods in PROGRAMS.items() if set(methods) & set(self.methods)]
 
-def read(folder: Path, name: str) -> Images:
-    """The arrays of ``<folder>/<name>.npz``."""
-    path = folder / f"{name}.npz"
-    if not path.exists():
-        expected = f"a folder that holds {name}.npz"
-        raise invalid("data", "image_ood", expected, repr(str(folder)), "Pass it with --data.")
-    with np.load(path) as found:
-        x_train, y_train, x_test, y_test = (
-            torch.from_numpy(found[key]) for key in ("x_train", "y_train", "x_test", "y_test")
-        )
-    return Images(x_train, y_train.long(), x_test, y_test.long())
+    def only(self, program: str) -> Spec:
+        """The part of the study that one program does."""
+        return replace(self, methods=tuple(m for m in self.methods if m in PROGRAMS[program]))
 
 
-def _shaped(x: Tensor, architecture: str) -> Tensor:
-    return x.flatten(1) if architecture == "fc" else x.unsqueeze(1)
+def _shaped(x: Tensor, data: Dataset, architecture: str) -> Tensor:
+    return x if architecture == "fc" else x.reshape(-1, 1, *data.image_shape)
 
 
-def _training(spec: Spec, method: str) -> tuple[nn.Module, Settings, int]:
-    """Network, settings and number of networks of a method."""
-    if method in ("lrt", "flow", "dense"):
-        like = cell(spec.architecture, "flow" if method == "flow" else "lrt")
-        options: dict[str, Any] = {"family": "gaussian", "prior": None} if method == "dense" else {}
-        settings = like.settings
-        assert isinstance(settings.schedule, Steps)
-        milestones = [m * spec.epochs // settings.epochs for m in settings.schedule.milestones]
-        settings = replace(
-            settings,
-            epochs=spec.epochs,
-            learning_rate=spec.rate or settings.learning_rate,
-            schedule=Steps(tuple(milestones)),
-        )
+def training(spec: Spec, program: str) -> tuple[nn.Module, Settings, int]:
+    """Network, settings and number of networks of a program."""
+    if program in ("lrt", "flow", "dense"):
+        like = cell(spec.architecture, "flow" if program == "flow" else "lrt").for_epochs(spec.epochs)
+        options: dict[str, Any] = {"family": "gaussian", "prior": None} if program == "dense" else {}
+        settings = replace(like.settings, learning_rate=spec.rate or like.settings.learning_rate)
         return like.network(**options), settings, spec.replicates
-    dropout = 0.5 if method == "dropout" else 0.0
+    dropout = 0.5 if program == "dropout" else 0.0
     fc = spec.architecture == "fc"
     network = plain_mlp([784, 400, 600, 10], dropout=dropout) if fc else plain_lenet(dropout=dropout)
     settings = Settings(epochs=spec.plain_epochs, batch_size=100, learning_rate=1e-3)
-    return network, settings, spec.replicates * (spec.members if method == "ensemble" else 1)
+    members = spec.members if program == "plain" and "ensemble" in spec.methods else 1
+    return network, settings, spec.replicates * members
 
 
-def _fit(spec: Spec, method: str, data: Images, device: str) -> tuple[list[list[nn.Module]], float]:
-    """Predictors (each a list of members), and the seconds that training took."""
-    network, settings, count = _training(spec, method)
-    x, y = data.x_train[: spec.rows], data.y_train[: spec.rows]
-    trained = train(
-        network,
-        (_shaped(x, spec.architecture), y),
-        likelihood=_LIKELIHOOD,
-        settings=settings,
-        replicates=list(range(spec.seed, spec.seed + count)),
-        device=device,
-        progress=False,
-    )
-    networks = trained.networks
-    size = len(networks) // spec.replicates
-    grouped = [networks[k * size : (k + 1) * size] for k in range(spec.replicates)]
-    return grouped, trained.train_seconds
+def expected_steps(spec: Spec, rows: int) -> str:
+    """What will be trained, in words: a line per program.
+
+    >>> print(expected_steps(Spec(methods=("lrt",), train_on=("mnist",), epochs=20), rows=60_000))
+    lrt: 10 networks as one program, 20 epochs of 600 steps on mnist: 12,000 steps
+    """
+    lines = []
+    for program in spec.programs:
+        _, settings, count = training(spec.only(program), program)
+        per_epoch = -(-min(rows, spec.rows or rows) // settings.batch_size)
+        total = settings.epochs * per_epoch * len(spec.train_on)
+        where = ", ".join(spec.train_on)
+        lines.append(
+            f"{program}: {count} networks as one program, {settings.epochs} epochs of {per_epoch} steps "
+            f"on {where}: {total:,} steps"
+        )
+    return "\n".join(lines)
+
+
+def _fit(spec: Spec, program: str, data: Dataset, device: str, mode: str, lock: Path | None) -> Run:
+    network, settings, count = training(spec, program)
+    turn = Turn(lock)
+    with turn.held:
+        return train(
+            network,
+            (_shaped(data.x_train[: spec.rows], data, spec.architecture), data.y_train[: spec.rows]),
+            likelihood=_LIKELIHOOD,
+            settings=settings,
+            replicates=list(range(spec.seed, spec.seed + count)),
+            device=device,
+            mode=mode,
+            callbacks=[turn],
+            progress=False,
+        )
 
 
 def _ask(spec: Spec, method: str, networks: list[nn.Module], x: Tensor) -> ClassPrediction:
-    rows = _shaped(x, spec.architecture)
     if method == "ensemble":
-        return predict_ensemble(networks, rows, _LIKELIHOOD, seed=spec.seed)
+        return predict_ensemble(networks, x, _LIKELIHOOD, seed=spec.seed)
     n_draws = 1 if method == "plain" else spec.n_draws
-    found = predict(networks[0], rows, _LIKELIHOOD, n_draws, seed=spec.seed)
+    found = predict(networks[0], x, _LIKELIHOOD, n_draws, seed=spec.seed)
     assert isinstance(found, ClassPrediction)
     return found
 
 
 def _judge(
-    spec: Spec, method: str, networks: list[nn.Module], home: str, sets: Mapping[str, Images]
+    spec: Spec, method: str, networks: list[nn.Module], home: str, sets: Mapping[str, Dataset]
 ) -> dict[str, Any]:
     """One predictor: how good it is at home, how well it notices the others."""
     data = sets[home]
     labels = data.y_test[: spec.test_rows]
+
+    def ask(x: Tensor) -> ClassPrediction:
+        return _ask(spec, method, networks, _shaped(x, data, spec.architecture))
+
     # As many training rows as there are test rows are enough for a quantile.
-    known = _ask(spec, method, networks, data.x_train[: spec.rows][: len(labels)])
-    inside = _ask(spec, method, networks, data.x_test[: spec.test_rows])
+    known, inside = ask(data.x_train[: spec.rows][: len(labels)]), ask(data.x_test[: spec.test_rows])
     probs = inside.probs.cpu()
     low, high = metrics.calibration_interval(probs, labels, n_resamples=200, seed=spec.seed)
-    row: dict[str, Any] = {
+    found: dict[str, Any] = {
         "accuracy": metrics.accuracy(probs, labels),
         "nll": metrics.nll(probs, labels),
         "brier": metrics.brier(probs, labels),
@@ -170,109 +190,188 @@ def _judge(
         "foreign": {},
     }
     for other in (name for name in sets if name != home):
-        outside = _ask(spec, method, networks, sets[other].x_test[: spec.test_rows])
-        found: dict[str, Any] = {
-            "aleatoric": float(outside.expected_entropy.mean()),
-            "epistemic": float(outside.mutual_information.mean()),
+        found["foreign"][other] = _noticed(known, inside, ask(sets[other].x_test[: spec.test_rows]))
+    return found
+
+
+def _noticed(known: ClassPrediction, inside: ClassPrediction, outside: ClassPrediction) -> dict[str, Any]:
+    """How well each score tells the rows outside from those inside; the alarm's level is of known rows."""
+    found: dict[str, Any] = {
+        "aleatoric": float(outside.expected_entropy.mean()),
+        "epistemic": float(outside.mutual_information.mean()),
+    }
+    for name, score in SCORES.items():
+        a, b = score(inside).double().cpu(), score(outside).double().cpu()
+        threshold = torch.quantile(score(known).double().cpu(), 0.95)
+        found[name] = {
+            "auroc": metrics.auroc(a, b),
+            "fpr95": metrics.fpr_at_tpr(a, b),
+            "flagged_inside": float((a > threshold).double().mean()),
+            "flagged_outside": float((b > threshold).double().mean()),
         }
-        for name, score in SCORES.items():
-            a, b = score(inside).double().cpu(), score(outside).double().cpu()
-            threshold = torch.quantile(score(known).double().cpu(), 0.95)
-            found[name] = {
-                "auroc": metrics.auroc(a, b),
-                "fpr95": metrics.fpr_at_tpr(a, b),
-                "flagged_inside": float((a > threshold).double().mean()),
-                "flagged_outside": float((b > threshold).double().mean()),
-            }
-        row["foreign"][other] = found
-    return row
+    return found
 
 
-def run(spec: Spec, sets: Mapping[str, Images], device: str = "cpu") -> list[dict[str, Any]]:
-    """A row per data set trained on, method and replicate."""
-    rows = []
-    for home in spec.train_on:
-        for method in spec.methods:
-            predictors, seconds = _fit(spec, method, sets[home], device)
-            for k, networks in enumerate(predictors):
-                where = {"train_on": home, "method": method, "replicate": k, "train_seconds": seconds}
-                rows.append({**where, **_judge(spec, method, networks, home, sets)})
-            print(_line(home, method, rows[-len(predictors) :]), flush=True)
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mappings of one shape as one mapping of lists.
+
+    >>> columns([{"a": 1.0, "b": {"c": 2.0}}, {"a": 3.0, "b": {"c": 4.0}}])
+    {'a': [1.0, 3.0], 'b': {'c': [2.0, 4.0]}}
+    """
+    return {
+        name: columns([row[name] for row in rows])
+        if isinstance(value, Mapping)
+        else [row[name] for row in rows]
+        for name, value in rows[0].items()
+    }
+
+
+def run(
+    spec: Spec,
+    sets: Mapping[str, Dataset],
+    device: str = "cpu",
+    mode: str = "auto",
+    lock: Path | None = None,
+    keep: Callable[[list[Row]], object] = lambda rows: None,
+) -> list[Row]:
+    """A row per data set trained on and method, with a list entry per replicate.
+
+    ``keep`` is given the rows so far after each training: what is interrupted is not lost.
+    """
+    rows: list[Row] = []
+    for program in spec.programs:
+        part = spec.only(program)
+        for home in spec.train_on:
+            trained = _fit(part, program, sets[home], device, mode, lock)
+            networks = trained.networks
+            size = len(networks) // spec.replicates
+            groups = [networks[k * size : (k + 1) * size] for k in range(spec.replicates)]
+            for method in part.methods:
+                row = {
+                    "train_on": home,
+                    "method": method,
+                    "train_seconds": trained.train_seconds,
+                    "compile_seconds": trained.compile_seconds,
+                    "mode": trained.mode,
+                    "stopped": [str(stopped) for stopped in trained.stopped],
+                    **columns([_judge(spec, method, group, home, sets) for group in groups]),
+                }
+                rows.append(row)
+                print(line(row), flush=True)
+            keep(rows)
     return rows
 
 
-def _line(home: str, method: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line: accuracy at home, AUROC of each score for each of the others, means over replicates."""
-    words = [f"{home:>6} {method:>9}: accuracy {interval([row['accuracy'] for row in rows])['mean']:.4f}"]
-    for other in rows[0]["foreign"]:
-        means = [interval([row["foreign"][other][name]["auroc"] for row in rows])["mean"] for name in SCORES]
-        words.append(f"{other} " + " ".join(f"{mean:.3f}" for mean in means))
-    return "  ".join(words)
+# -- several processes ----------------------------------------------------------------------------------
 
 
-def _command(spec: Spec) -> str:
-    """The command of a spec; folders are left out, they name a machine."""
-    words = ["python -m sparsebnn.experiments.image_ood"]
-    for name, value in vars(spec).items():
-        if value != getattr(Spec, name):
-            option = "draws" if name == "n_draws" else name.replace("_", "-")
-            given = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words.append(f"--{option} {given}")
-    return " ".join(words)
+def _part(spec: Spec, folder: Path | None, device: str, mode: str, lock: Path | None, path: Path) -> None:
+    """What a worker does: one program on all data sets, its rows in a file of their own."""
+    sets = read(folder)
+    run(spec, sets, device, mode, lock, lambda rows: write_json(path, rounded(rows, 5)))
 
 
-def _name_of(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else device
+def _side_by_side(spec: Spec, given: argparse.Namespace, device: str) -> tuple[list[Row], list[str]]:
+    """Rows of all programs, a process each, and the programs that did not end well."""
+    parts = Path(given.out) / "results" / "image_ood" / "parts"
+    lock = given.gpu_lock or parts / ".turn.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    paths = {name: parts / f"{name}.json" for name in spec.programs}
+    for path in paths.values():
+        path.unlink(missing_ok=True)
+    # A fresh interpreter each: CUDA does not survive a fork.
+    spawn = multiprocessing.get_context("spawn")
+    waiting = list(paths.items())
+    began: dict[str, Any] = {}
+    while waiting or any(process.is_alive() for process in began.values()):
+        if waiting and sum(process.is_alive() for process in began.values()) < given.workers:
+            name, path = waiting.pop(0)
+            work = (spec.only(name), given.data, device, given.mode, lock, path)
+            began[name] = spawn.Process(target=_part, args=work, name=name)
+            began[name].start()
+        else:
+            multiprocessing.connection.wait([p.sentinel for p in began.values() if p.is_alive()], timeout=1.0)
+    failed = [name for name, process in began.items() if process.exitcode != 0]
+    rows = [row for path in paths.values() if path.exists() for row in json.loads(path.read_text())]
+    if not failed:
+        for path in (*paths.values(), parts / ".turn.lock"):
+            path.unlink(missing_ok=True)
+        parts.rmdir()
+    return rows, failed
+
+
+# -- the command ----------------------------------------------------------------------------------------
+
+
+def read(folder: Path | None) -> dict[str, Dataset]:
+    """The three data sets, from a folder or from where :func:`sparsebnn.data.load` looks for names."""
+    return {name: datasets.load(name if folder is None else folder / f"{name}.npz") for name in NAMES}
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(add_help=False)
+    add = parser.add_argument
+    add("--data", type=Path, help="folder of the .npz files (else SPARSEBNN_DATA, the cache, a download)")
+    add("--device", default="auto", help="cpu, cuda or auto")
+    add("--mode", default="auto", choices=("auto", "eager", "compiled"), help="how steps are run")
+    add("--workers", type=int, default=1, help="processes: one trains, the others compile or measure")
+    add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
+    add("--architecture", default=Spec.architecture, help="fc or lenet")
+    add("--train-on", nargs="+", default=list(NAMES), help="data sets to train on")
+    add("--methods", nargs="+", default=list(METHODS))
+    add("--epochs", type=int, default=Spec.epochs, help="of the Bayesian networks (paper: 250)")
+    add("--plain-epochs", type=int, default=Spec.plain_epochs, help="of the others")
+    add("--rate", type=float, help="learning rate of the Bayesian networks (paper: 1e-4)")
+    add("--rows", type=int, help="training rows (all)")
+    add("--test-rows", type=int, help="test rows of each data set (all)")
+    add("--replicates", type=int, default=Spec.replicates)
+    add("--members", type=int, default=Spec.members, help="networks of an ensemble")
+    add("--draws", type=int, default=Spec.n_draws)
+    add("--page-only", action="store_true", help="only the page's table, from the saved results")
+    claim = "Out-of-distribution detection between MNIST, FMNIST and KMNIST."
+    return arguments("image_ood", claim, argv, [parser])
+
+
+def _spec(given: argparse.Namespace) -> Spec:
+    chosen = {name: getattr(given, name) for name in vars(Spec()) if hasattr(given, name)}
+    chosen |= {"train_on": tuple(given.train_on), "methods": tuple(given.methods), "n_draws": given.draws}
+    spec = Spec(**chosen)
+    if given.quick:
+        few = {"epochs": 2, "plain_epochs": 2, "rows": 500, "test_rows": 200, "replicates": 2, "n_draws": 5}
+        spec = replace(spec, rate=1e-3, train_on=spec.train_on[:1], **few)  # type: ignore[arg-type]
+    return spec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.image_ood``"""
-    parser = argparse.ArgumentParser(
-        prog="python -m sparsebnn.experiments.image_ood",
-        description="Out-of-distribution detection between MNIST, FMNIST and KMNIST.",
-    )
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the .npz files")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder that receives results/")
-    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
-    parser.add_argument("--architecture", default=Spec.architecture, help="fc or lenet")
-    parser.add_argument("--train-on", nargs="+", default=list(NAMES), help="data sets to train on")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument("--epochs", type=int, default=Spec.epochs, help="of the Bayesian networks")
-    parser.add_argument("--plain-epochs", type=int, default=Spec.plain_epochs, help="of the others")
-    parser.add_argument("--rate", type=float, help="learning rate of the Bayesian networks (paper: 1e-4)")
-    parser.add_argument("--rows", type=int, help="training rows (all)")
-    parser.add_argument("--test-rows", type=int, help="test rows of each data set (all)")
-    parser.add_argument("--replicates", type=int, default=Spec.replicates)
-    parser.add_argument("--members", type=int, default=Spec.members, help="networks of an ensemble")
-    parser.add_argument("--draws", type=int, default=Spec.n_draws)
-    parser.add_argument("--seed", type=int, default=Spec.seed)
-    given = parser.parse_args(argv)
-    spec = Spec(
-        given.architecture,
-        tuple(given.train_on),
-        tuple(given.methods),
-        given.epochs,
-        given.plain_epochs,
-        given.rate,
-        given.rows,
-        given.test_rows,
-        given.replicates,
-        given.members,
-        given.draws,
-        given.seed,
-    )
-    given.quick = False
-    study = Study("image_ood", given)
+    given = _options(argv)
+    page = Path(given.out) / "docs" / "uncertainty.md"
+    if given.page_only:
+        fill(page, json.loads((Path(given.out) / "results/image_ood/image_ood.json").read_text()))
+        return 0
+    spec = _spec(given)
+    check_count(given.workers, "workers", "image_ood")
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    sets = {name: read(given.data, name) for name in NAMES}
-    rows = run(spec, sets, device)
-    origin = study.provenance(range(spec.seed, spec.seed + spec.replicates))
-    origin.update(command=_command(spec), device=_name_of(device))
-    path = study.save(spec, origin["seeds"], provenance=origin, rows=rows)
-    print(f"Written to {path}")
-    return 0
+    study = Study("image_ood", given, torch.device(device))
+    sets = read(given.data)
+    print(expected_steps(spec, min(len(sets[name].y_train) for name in spec.train_on)), flush=True)
+    seeds = range(spec.seed, spec.seed + spec.replicates)
+    failed: list[str] = []
+
+    def save(rows: list[Row]) -> Path:
+        return study.save(spec, seeds, missing=failed, rows=rounded(rows, 5))
+
+    if given.workers > 1:
+        rows, failed = _side_by_side(spec, given, device)
+    else:
+        rows = run(spec, sets, device, given.mode, given.gpu_lock, save)
+    print(f"Written to {save(rows)}")
+    fill(page, rounded({"spec": asdict(spec), "rows": rows}, 5))
+    if failed:
+        print(f"Not finished: {', '.join(failed)}; run them again with --methods.")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

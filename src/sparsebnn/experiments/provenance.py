@@ -27,6 +27,7 @@ __all__ = [
     "COLOURS",
     "Study",
     "arguments",
+    "command_words",
     "commit",
     "commit_and_source",
     "device_name",
@@ -38,6 +39,9 @@ __all__ = [
 # Okabe and Ito's palette, told apart by every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 
+# Options that say where and how a study runs, not what it finds.
+_NOT_IN_THE_COMMAND = ("out", "runs", "device", "workers", "gpu_lock", "quiet")
+
 
 def arguments(
     name: str,
@@ -46,6 +50,8 @@ def arguments(
     parents: Sequence[argparse.ArgumentParser] = (),
 ) -> argparse.Namespace:
     """The command line of a study: ``--out``, ``--quick``, ``--seed``, and what ``parents`` add.
+
+    ``words`` of what is returned are the options given, for the study's result file.
 
     >>> arguments("bound", "The bound is a bound.", ["--quick"]).seed
     0
@@ -56,10 +62,38 @@ def arguments(
     parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")
     given = parser.parse_args(argv)
+    given.words = command_words(parser, given)
     if given.out is None:
         # A rehearsal must not overwrite the results that the documentation quotes.
         given.out = Path("runs") if given.quick else Path(".")
     return given
+
+
+def command_words(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
+    """The options that make the same result again, those at their defaults left out.
+
+    Of a file or folder only its option is named (``--data DATA``): its path says something about a
+    machine, not about a result.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> _ = parser.add_argument("--rates", type=float, nargs="+")
+    >>> _ = parser.add_argument("--data", type=Path)
+    >>> command_words(parser, parser.parse_args(["--data", "here", "--rates", "1", "2"]))
+    ['--rates', '1.0', '2.0', '--data', 'DATA']
+    """
+    words: list[str] = []
+    for action in parser._actions:
+        value = getattr(given, action.dest, None)
+        if action.dest in ("help", *_NOT_IN_THE_COMMAND) or value == action.default:
+            continue
+        option = max(action.option_strings, key=len)
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        elif isinstance(value, Path):
+            words += [option, action.dest.upper()]
+        else:
+            words += [option, *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
 def _git(*words: str) -> str | None:
@@ -133,10 +167,11 @@ def write_json(path: Path, content: Any) -> None:
 
 @dataclass
 class Study:
-    """One run of a study, from its start to its files."""
+    """One run of a study, from its start to its files; ``device`` is where it computes."""
 
     name: str
     given: argparse.Namespace
+    device: torch.device = torch.device("cpu")
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -147,16 +182,16 @@ class Study:
         return path
 
     def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """What made the rows. The output folder is left out: it names a machine, not a result."""
-        words = ["python", "-m", f"sparsebnn.experiments.{self.name}"]
-        words += ["--quick"] if self.given.quick else []
-        words += ["--seed", str(self.given.seed)] if self.given.seed else []
+        """What made the rows: the command with its options, the commit, versions, seeds, device, seconds."""
+        words = ["python", "-m", f"sparsebnn.experiments.{self.name}", *self.given.words]
+        known, source = commit_and_source()
         return {
             "command": " ".join(words),
-            "commit": commit(),
+            "commit": known,
+            "commit_source": source,
             "versions": versions(),
             "seeds": list(seeds),
-            "device": "cpu",
+            "device": device_name(self.device),
             "threads": torch.get_num_threads(),
             "seconds": round(time.perf_counter() - self.began, 1),
         }

@@ -32,7 +32,7 @@ import torch
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.data.clusters import five_clusters
-from sparsebnn.experiments.provenance import Study, rounded
+from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty_measures import Problem, judge, lattice
 from sparsebnn.experiments.uncertainty_methods import METHODS, Method, fit
 from sparsebnn.experiments.uncertainty_report import fill, show, summary
@@ -190,15 +190,10 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     claim = "Predictive uncertainty on five clusters, against the model that generated them."
-    parser = argparse.ArgumentParser(prog="python -m sparsebnn.experiments.uncertainty", description=claim)
-    parser.add_argument("--out", type=Path, help="folder that receives results/ and docs/images/")
-    parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
-    parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
-    parser.add_argument("--figures-only", action="store_true", help="from the saved results, no training")
-    given = parser.parse_args(argv)
-    if given.out is None:
-        given.out = Path("runs") if given.quick else Path(".")
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
+    options.add_argument("--figures-only", action="store_true", help="from the saved results, no training")
+    given = arguments("uncertainty", claim, argv, [options])
     check_count(given.workers, "workers", "uncertainty")
     if given.figures_only and not (given.out / "results" / "uncertainty" / "uncertainty.json").exists():
         expected = "a folder with results/uncertainty in it"
