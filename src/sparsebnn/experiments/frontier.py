@@ -79,7 +79,7 @@ class _Runner(classification.Runner):
         path = None if folder is None else folder / "before-refit.safetensors"
         before, *cut = frontier_plan.watchers(job.choice.cut, job.target, path)
         trace, turn = Trace(job, data, 0, None), frontier_plan.turn(self.given)
-        with turn.held:
+        with turn:
             run = train(
                 job.cell.network(),
                 (evaluation.inputs(data.x_train, job.cell, data.image_shape), data.y_train),
@@ -92,15 +92,15 @@ class _Runner(classification.Runner):
                 callbacks=[before, *cut, turn, Lines(job.stem, self.given.quiet)],
                 **frontier_plan.train_options(self.given),
             )
-        result = self._result(job, run, trace, data, folder)
-        if before.taken:
-            x, y = evaluation.test_rows(data, job.cell, run.batches.x.device)
-            of_seed = {seed: k for k, seed in enumerate(run.seeds)}
-            for i, row in enumerate(result["replicates"]):
-                k, seed = of_seed[row["seed"]], row["seed"]
-                both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed)
-                result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
-        return result
+            result = self._result(job, run, trace, data, folder)
+            if before.taken:
+                x, y = evaluation.test_rows(data, job.cell, run.batches.x.device)
+                of_seed = {seed: k for k, seed in enumerate(run.seeds)}
+                for i, row in enumerate(result["replicates"]):
+                    k, seed = of_seed[row["seed"]], row["seed"]
+                    both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed)
+                    result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
+            return result
 
 
 def _cells(given: argparse.Namespace, methods: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -96,7 +96,7 @@ def _program(
     made = frontier_plan.with_candidate(base, program.candidates[0], target)
     before, *cut = frontier_plan.watchers(program.cut, target)
     turn = frontier_plan.turn(given)
-    with turn.held:
+    with turn:
         trained = train(
             made.network(),
             (evaluation.inputs(x, made, data.image_shape), y),
@@ -112,18 +112,19 @@ def _program(
             callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )
-    images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
-    labels = y_val.to(images.device)
-    gone = {stopped.replicate for stopped in trained.stopped}
-    rows: list[dict[str, Any]] = []
-    for c, candidate in enumerate(program.candidates):
-        own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
-        found = [
-            frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws) for k in own
-        ]
-        seeds = [trained.seeds[k] for k in own]
-        rows += [_row(candidate, state, seeds, found) for state in AVERAGES if found]
-    return rows, [trained]
+        images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
+        labels = y_val.to(images.device)
+        gone = {stopped.replicate for stopped in trained.stopped}
+        rows: list[dict[str, Any]] = []
+        for c, candidate in enumerate(program.candidates):
+            own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
+            found = [
+                frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws)
+                for k in own
+            ]
+            seeds = [trained.seeds[k] for k in own]
+            rows += [_row(candidate, state, seeds, found) for state in AVERAGES if found]
+        return rows, [trained]
 
 
 def _pruned_program(

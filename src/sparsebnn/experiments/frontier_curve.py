@@ -80,7 +80,7 @@ def _ours(
     each = [target for target in targets for _ in seeds]
     before, *cut = frontier_plan.watchers(choice.cut, each)
     turn = frontier_plan.turn(given)
-    with turn.held:
+    with turn:
         trained = train(
             made.network(),
             (evaluation.inputs(data.x_train, made, data.image_shape), data.y_train),

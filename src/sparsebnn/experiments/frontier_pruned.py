@@ -52,7 +52,7 @@ def trained(
     first, second = phases(made)
     options = frontier_plan.train_options(given) | {"likelihood": Categorical(made.sizes[-1])}
     turn = frontier_plan.turn(given)
-    with turn.held:
+    with turn:
         dense = train(
             _plain(made),
             rows,

@@ -136,21 +136,19 @@ def expected_steps(spec: Spec, rows: int) -> str:
     return "\n".join(lines)
 
 
-def _fit(spec: Spec, program: str, data: Dataset, device: str, mode: str, lock: Path | None) -> Run:
+def _fit(spec: Spec, program: str, data: Dataset, device: str, mode: str, turn: Turn) -> Run:
     network, settings, count = training(spec, program)
-    turn = Turn(lock)
-    with turn.held:
-        return train(
-            network,
-            (_shaped(data.x_train[: spec.rows], data, spec.architecture), data.y_train[: spec.rows]),
-            likelihood=_LIKELIHOOD,
-            settings=settings,
-            replicates=list(range(spec.seed, spec.seed + count)),
-            device=device,
-            mode=mode,
-            callbacks=[turn],
-            progress=False,
-        )
+    return train(
+        network,
+        (_shaped(data.x_train[: spec.rows], data, spec.architecture), data.y_train[: spec.rows]),
+        likelihood=_LIKELIHOOD,
+        settings=settings,
+        replicates=list(range(spec.seed, spec.seed + count)),
+        device=device,
+        mode=mode,
+        callbacks=[turn],
+        progress=False,
+    )
 
 
 def _ask(spec: Spec, method: str, networks: list[nn.Module], x: Tensor) -> ClassPrediction:
@@ -242,22 +240,23 @@ def run(
     for program in spec.programs:
         part = spec.only(program)
         for home in spec.train_on:
-            trained = _fit(part, program, sets[home], device, mode, lock)
-            networks = trained.networks
-            size = len(networks) // spec.replicates
-            groups = [networks[k * size : (k + 1) * size] for k in range(spec.replicates)]
-            for method in part.methods:
-                row = {
-                    "train_on": home,
-                    "method": method,
-                    "train_seconds": trained.train_seconds,
-                    "compile_seconds": trained.compile_seconds,
-                    "mode": trained.mode,
-                    "stopped": [str(stopped) for stopped in trained.stopped],
-                    **columns([_judge(spec, method, group, home, sets) for group in groups]),
-                }
-                rows.append(row)
-                print(line(row), flush=True)
+            with Turn(lock) as turn:
+                trained = _fit(part, program, sets[home], device, mode, turn)
+                networks = trained.networks
+                size = len(networks) // spec.replicates
+                groups = [networks[k * size : (k + 1) * size] for k in range(spec.replicates)]
+                for method in part.methods:
+                    row = {
+                        "train_on": home,
+                        "method": method,
+                        "train_seconds": trained.train_seconds,
+                        "compile_seconds": trained.compile_seconds,
+                        "mode": trained.mode,
+                        "stopped": [str(stopped) for stopped in trained.stopped],
+                        **columns([_judge(spec, method, group, home, sets) for group in groups]),
+                    }
+                    rows.append(row)
+                    print(line(row), flush=True)
             keep(rows)
     return rows
 
