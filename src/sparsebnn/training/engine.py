@@ -18,7 +18,7 @@ from torch import Tensor
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
-from sparsebnn.training.capture import captured, compiled
+from sparsebnn.training.capture import captured, compiled, fusing
 from sparsebnn.training.density import controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicas import Replicas
@@ -208,7 +208,10 @@ class Engine:
         """Prelude and step are compiled apart: joined, the prelude would be made anew where it is used."""
         prelude = compiled(self._prelude, self.state)
         made = prelude(self.state)
-        step = compiled(self._step, self.state, *made, fuse=self.device.type == "cuda", ready=ready)
+        options = None
+        if self.device.type == "cuda":
+            options = fusing(any(parameter.dim() > 3 for parameter in self.replicas.trained.values()))
+        step = compiled(self._step, self.state, *made, options=options, ready=ready)
 
         def whole() -> None:
             step(self.state, *prelude(self.state))
