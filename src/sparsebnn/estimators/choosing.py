@@ -131,7 +131,7 @@ class _Asker:
         assert isinstance(own, nn.Sequential)
         assert isinstance(own[0], Linear)
         self.first: Linear = own[0]
-        self.rest: nn.Sequential = own[1:]
+        self.rest = nn.Sequential(*list(own)[1:])
         self.form = copy.deepcopy(form).double().requires_grad_(False)
         self.sharpness = 1.0 if isinstance(form, Gaussian) else sharpness
         self.random = torch.Generator().manual_seed(seed)
