@@ -125,7 +125,8 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
     def _train(self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, began: float) -> Run:
         owner = type(self).__name__
         inputs, w = torch.from_numpy(x).float(), torch.from_numpy(weight).float()
-        callbacks: list[Callback] = []
+        # Who calls ``fit`` on behalf of a user may watch it: the command line shows a bar.
+        callbacks: list[Callback] = list(getattr(self, "_watchers", ()))
         if self.early_stopping:
             callbacks.append(self._held_out(inputs, y, w, seed))
             keep = self._kept_rows
