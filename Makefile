@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint docs bench clean
+.PHONY: install run test lint docs bench clean
+
+install: $(VENV)/.installed
 
 run: $(READY)
 	$(BIN)/python -m sparsebnn demo
@@ -22,6 +24,13 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# What a user needs, without the tools of development.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==$(shell sed -n 's/^torch==//p' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	touch $@
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

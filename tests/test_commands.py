@@ -1,19 +1,23 @@
 """``sparsebnn fit | predict | info`` on awkward files: the right result or one clear line, no traceback."""
 
 import csv
+import functools
+import io
 import json
 import pickle
+import re
 import sys
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.cli import _app
-from sparsebnn.commands import running
+from sparsebnn.commands import progress, running
 from sparsebnn.commands.reading import read_table, spellings
 from sparsebnn.commands.splitting import posed
 from sparsebnn.estimators import Encoder
@@ -240,6 +244,84 @@ def test_any_generated_frame_is_fitted_and_predicted(tmp_path_factory, seed, row
 
 def test_the_parquet_reader_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "polars", None)
     (tmp_path / "d.parquet").write_bytes(b"PAR1")
     done = call("fit", tmp_path / "d.parquet", "--target", "y")
-    assert "Reading .parquet needs pandas and pyarrow: pip install pandas pyarrow" in done.stderr
+    assert "Reading .parquet needs polars: pip install 'sparsebnn[parquet]'" in done.stderr
+
+
+def _as_parquet(path, target):
+    """The CSV's rows as polars writes them, with types of their own."""
+    import polars as pl
+
+    frame = pl.read_csv(path, null_values=["NA", ""], infer_schema_length=None)
+    frame = frame.with_columns(pl.col("joined").str.to_date(), pl.col("town").cast(pl.Categorical))
+    frame.write_parquet(target)
+    return target
+
+
+def test_parquet_says_what_the_same_rows_say_as_csv(tmp_path):
+    plain = awkward(tmp_path / "p.csv")
+    path = _as_parquet(plain, tmp_path / "p [1].parquet")
+    for file, out in ((plain, "plain"), (path, "run")):
+        done = call("fit", file, "--target", "outcome", "--out", tmp_path / out, *QUICK)
+        assert done.exit_code == 0, done.output
+    of_csv, of_parquet = (json.loads((tmp_path / f / "record.json").read_text()) for f in ("plain", "run"))
+    kinds = [{c["name"]: c["kind"] for c in r["data"]["columns"]} for r in (of_csv, of_parquet)]
+    assert list(kinds[0].values()) == list(kinds[1].values())
+    assert of_parquet["metrics"]["average"]["accuracy"] == of_csv["metrics"]["average"]["accuracy"]
+    done = call("predict", tmp_path / "run", path, "--out", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()) == 81
+
+
+def test_a_file_that_is_not_parquet(tmp_path):
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
+    done = call("fit", tmp_path / "d.parquet", "--target", "y")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {tmp_path / 'd.parquet'} cannot be read as Parquet: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_line_on_a_terminal(tmp_path, monkeypatch):
+    """What a terminal receives: a bar of epochs with figures, then the other stages, then nothing."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(running, "stages", functools.partial(progress.stages, console=console))
+    # Fast machines would skip frames: every refresh is drawn.
+    monkeypatch.setattr(progress.Stages, "on_epoch_end", _drawn(progress.Stages.on_epoch_end))
+    path = awkward(tmp_path / "p.csv")
+    running.fit(str(path), "outcome", tmp_path / "run", epochs=4, replicates=2)
+    seen = screen.getvalue()
+    assert "training" in seen
+    assert "━" in seen
+    assert re.search(r"nll \d\.\d{3}  density \d\.\d\d", seen)
+
+
+def _drawn(method):
+    def wrapped(self, run, epoch):
+        method(self, run, epoch)
+        self.progress.refresh()
+
+    return wrapped
+
+
+@pytest.mark.parametrize("words", [[], ["--quiet"], ["--json"]])
+def test_nothing_moves_where_there_is_no_terminal(tmp_path, words):
+    path = awkward(tmp_path / "p.csv")
+    few = ["--epochs", "2", "--replicates", "2"]
+    done = call("fit", path, "--target", "outcome", "--out", tmp_path / "run", *few, *words)
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output + done.stderr
+    assert "training" not in done.stderr
+    if words == ["--json"]:
+        assert json.loads(done.stdout)["task"] == "classification"
+    if words == ["--quiet"]:
+        assert done.stdout == ""
+
+
+def test_quiet_shows_nothing_on_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with progress.stages(True, console) as shown:
+        assert shown is None
+    assert console.file.getvalue() == ""

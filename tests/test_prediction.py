@@ -165,6 +165,35 @@ def test_local_noise_differs_from_batch_to_batch():
     assert len(torch.unique(probs[:, 0])) == 4
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "flow per example", "conv"])
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
+def test_batches_that_go_together_are_as_alone(family, model, draws):
+    """Two full batches in one pass, then the shorter last one: the outputs of batch after batch."""
+    x = X
+    if family == "conv":
+        made = nn.Sequential(
+            sparsebnn.Conv2d(1, 2, 2, family="flow", family_options={"hidden": (5, 4)}), nn.Flatten()
+        ).to(torch.float64)
+        sparsebnn.initialise(made, 3)
+        x = X.reshape(11, 1, 2, 2)
+    elif family == "flow per example":
+        made = network("flow", family_options={"hidden": (5, 4), "z_per": "example"})
+    else:
+        made = network(family)
+    if family == "concrete" and draws == "local":
+        pytest.skip("concrete weights are drawn")
+    options = {"n_draws": 3, "model": model, "draws": draws, "batch_size": 4}
+    alone = list(draw_outputs(made, x, memory=1, **options))
+    grouped = list(draw_outputs(made, x, memory=1 << 24, **options))
+    assert [rows for rows, _ in grouped] == [rows for rows, _ in alone]
+    for (_, ours), (_, other) in zip(grouped, alone):
+        assert ours.shape == other.shape
+        assert torch.allclose(ours, other, rtol=0, atol=1e-12)
+    pair = list(draw_outputs_of_all([made, made], x, memory=1 << 24, **options))
+    for (_, ours), (_, other) in zip(pair, alone):
+        assert torch.allclose(ours, other.expand_as(ours), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("model", "draws"), SETTINGS)
 @pytest.mark.parametrize("memory", [1, 4000, 1 << 20])
 def test_memory_changes_nothing_but_memory(model, draws, memory):

@@ -8,6 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators import SparseBNNClassifier
 from sparsebnn.estimators.encoding import Encoder, Table
 
 
@@ -129,34 +130,53 @@ def test_frames_of_pandas():
     assert np.isfinite(encoder.transform(Table.of(frame))).all()
 
 
-class Series:
-    """What polars offers of a column."""
-
-    def __init__(self, name, values, dtype):
-        self.name, self.values, self.dtype = name, values, dtype
-
-    def to_numpy(self):
-        return np.array(self.values, dtype=float)
-
-    def to_list(self):
-        return self.values
-
-
-class Frame:
-    """What polars offers of a frame; polars itself is not needed for the test."""
-
-    columns = ("n", "s")
-
-    def get_columns(self):
-        return [Series("n", [1, None, 3], "Int64"), Series("s", ["a", "b", None], "String")]
-
-
-def test_frames_like_polars():
-    encoder = learned(Table.of(Frame()))
-    assert [(c.name, c.kind, c.gaps) for c in encoder.columns] == [
+def test_polars_frames():
+    pl = pytest.importorskip("polars")
+    days = [datetime.date(2020, 1, 1), None, datetime.date(2021, 5, 5)]
+    frame = pl.DataFrame(
+        {
+            "n": [1, None, 3],
+            "f": [0.5, float("nan"), None],
+            "s": ["a", "b", None],
+            "c": pl.Series(["u", None, "u"], dtype=pl.Categorical),
+            "e": pl.Series(["u", "v", "u"], dtype=pl.Enum(["u", "v"])),
+            "b": [True, None, False],
+            "d": days,
+            "t": pl.Series(days).cast(pl.Datetime),
+            "empty": pl.Series([None, None, None], dtype=pl.Null),
+        }
+    )
+    encoder = learned(Table.of(frame))
+    found = [(c.name, c.kind, c.gaps) for c in encoder.columns]
+    assert found[:5] == [
         ("n", "number", True),
+        ("f", "number", True),
         ("s", "category", True),
+        ("c", "category", True),
+        ("e", "category", False),
     ]
+    assert [kind for _, kind, _ in found[6:]] == ["date", "date", "dropped"]
+    assert np.isfinite(encoder.transform(Table.of(frame))).all()
+
+
+def test_polars_and_pandas_say_the_same():
+    pl, pd = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    random, start = np.random.RandomState(0), datetime.datetime(2020, 1, 1)
+    columns = {
+        "n": [None if random.rand() < 0.2 else float(v) for v in random.randn(60)],
+        "i": random.randint(0, 9, 60).tolist(),
+        "s": random.choice(["a", "b", "c"], 60).tolist(),
+        "b": (random.rand(60) > 0.5).tolist(),
+        "d": [start + datetime.timedelta(days=int(k)) for k in random.randint(0, 900, 60)],
+    }
+    label = ["yes" if i > 4 else "no" for i in columns["i"]]
+    frames = pl.DataFrame(columns), pd.DataFrame(columns)
+    probs = []
+    for frame, y in zip(frames, (pl.Series(label), pd.Series(label))):
+        model = SparseBNNClassifier(epochs=10, replicates=2).fit(frame, y)
+        probs.append(model.predict_proba(frame))
+        assert list(model.feature_names_in_) == list(columns)
+    np.testing.assert_array_equal(*probs)
 
 
 @pytest.mark.parametrize(

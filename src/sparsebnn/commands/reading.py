@@ -105,15 +105,37 @@ def _npz(path: Path) -> Table:
 
 
 def _parquet(path: Path) -> Table:
+    """By polars, which reads Parquet on its own, or by pandas with pyarrow: whichever is there."""
+    for reader in (_by_polars, _by_pandas):
+        try:
+            return reader(path)
+        except ImportError:
+            continue
+    raise ImportError("Reading .parquet needs polars: pip install 'sparsebnn[parquet]'")
+
+
+def _by_polars(path: Path) -> Table:
+    import polars
+
     try:
-        import pandas
-    except ImportError as error:
-        message = "Reading .parquet needs pandas and pyarrow: pip install pandas pyarrow"
-        raise ImportError(message) from error
+        # Bytes, not the path: a path with brackets or stars would be taken for a pattern.
+        return Table.of(polars.read_parquet(io.BytesIO(path.read_bytes())))
+    except (polars.exceptions.PolarsError, OSError, ValueError) as error:
+        raise _not_parquet(path, error) from error
+
+
+def _by_pandas(path: Path) -> Table:
+    import pandas
+
     try:
         return Table.of(pandas.read_parquet(path))
     except (ValueError, OSError) as error:
-        raise InvalidInput(f"{path} cannot be read as Parquet: {error}") from error
+        raise _not_parquet(path, error) from error
+
+
+def _not_parquet(path: Path, error: Exception) -> InvalidInput:
+    why = (str(error).splitlines() or [""])[0].rstrip(".")
+    return InvalidInput(f"{path} cannot be read as Parquet: {why}. Write it again, or give a .csv file.")
 
 
 def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -126,7 +126,7 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
         {
             "name": column.name,
             "inclusion": float(model.inclusion_[j]),
-            "selected": bool(model.stability_[j] > 0.5),
+            "selected": bool(model.used_[j]),
             "direction": effects.direction[j],
             "effect": float(effects.value[j]),
             "effect_low": float(effects.low[j]),

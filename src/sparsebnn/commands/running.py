@@ -15,6 +15,7 @@ from typing import Any
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.commands import recording
+from sparsebnn.commands.progress import Stages, stages
 from sparsebnn.commands.reading import read_table
 from sparsebnn.commands.splitting import Problem, posed
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, storing
@@ -38,16 +39,32 @@ def fit(
 ) -> dict[str, Any]:
     """Train on a file's rows, measure on held-out ones, and write the run folder; returns its record."""
     _check_free(out, force)
-    problem = posed(read_table(data), target, task, test_share, seed)
-    for note in problem.notes if not quiet else ():
-        print(f"Note: {note}.", file=sys.stderr)
+    with stages(quiet) as shown:
+        problem = posed(read_table(data), target, task, test_share, seed)
+        for note in problem.notes if not quiet else ():
+            print(f"Note: {note}.", file=sys.stderr)
+        model = _fitted(problem, seed, shown, settings)
+        name = "standard input" if data == "-" else Path(data).name
+        record = recording.record(model, problem, name, seed)
+        record |= {"command": command, "commit": commit(), "versions": versions()}
+        record = rounded(record, digits=8)
+        if shown is not None:
+            shown.say("writing")
+        _write(out, model, problem, record)
+    return record
+
+
+def _fitted(problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]) -> Any:
     kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
-    model = kind(random_state=seed, verbose=not quiet, **settings)
+    model = kind(random_state=seed, **settings)
+    model._watchers = [] if shown is None else [shown]
     model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
-    name = "standard input" if data == "-" else Path(data).name
-    record = recording.record(model, problem, name, seed)
-    record |= {"command": command, "commit": commit(), "versions": versions()}
-    record = rounded(record, digits=8)
+    del model._watchers
+    return model
+
+
+def _write(out: Path, model: Any, problem: Problem, record: dict[str, Any]) -> None:
+    """The run folder, whole or not at all."""
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         partial.mkdir(parents=True)
@@ -59,7 +76,6 @@ def fit(
         _replace(partial, out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return record
 
 
 def _check_free(out: Path, force: bool) -> None:

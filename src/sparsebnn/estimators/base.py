@@ -26,7 +26,7 @@ except ImportError as missing:
     raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators import explaining, storing, summing_up
+from sparsebnn.estimators import choosing, explaining, storing, summing_up
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.plan import Plan, network, planned
@@ -125,7 +125,8 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
     def _train(self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, began: float) -> Run:
         owner = type(self).__name__
         inputs, w = torch.from_numpy(x).float(), torch.from_numpy(weight).float()
-        callbacks: list[Callback] = []
+        # Who calls ``fit`` on behalf of a user may watch it: the command line shows a bar.
+        callbacks: list[Callback] = list(getattr(self, "_watchers", ()))
         if self.early_stopping:
             callbacks.append(self._held_out(inputs, y, w, seed))
             keep = self._kept_rows
@@ -205,13 +206,46 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         if self._fold is not None and len(living) == len(run.seeds):
             with _one_thread():
                 self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
+        data = torch.from_numpy(x), y, torch.from_numpy(weight)
+        unseen = self._unseen(living)
         del self._fold
         self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
+        with _one_thread():
+            self._choose(data, unseen)
         step = max(1, len(x) // _ROWS_FOR_EFFECTS)
         with _one_thread():
             self.effects_ = explaining.effects(self, x[::step][:_ROWS_FOR_EFFECTS], _DRAWS_FOR_EFFECTS)
+
+    def _unseen(self, living: list[int]) -> list[Tensor] | None:
+        """The rows that each network did not see; None where every network saw all."""
+        if self.early_stopping:
+            seen = torch.zeros(self.n_rows_, dtype=torch.bool)
+            seen[self._kept_rows] = True
+            # Every network was held back from the same rows: they share them out.
+            held = torch.nonzero(~seen).flatten()
+            return [held[k :: len(living)] for k in range(len(living))]
+        if self._fold is None:
+            return None
+        return [torch.nonzero(self._fold == k).flatten() for k in living]
+
+    def _choose(self, data: tuple[Tensor, Tensor, Tensor], unseen: list[Tensor] | None) -> None:
+        """Which columns are in use; see :mod:`sparsebnn.estimators.choosing`."""
+        encoder = self._encoder
+        found = choosing.worth(
+            self.networks_,
+            self._likelihoods,
+            data,
+            unseen,
+            encoder.column_of,
+            len(encoder.columns),
+            self.sharpness_,
+            self._seed,
+        )
+        self.gain_, self.used_ = found.gain, found.used
+        names = np.array([column.name for column in encoder.columns], dtype=object)
+        self.selected_features_ = names[self.used_]
 
     def _describe(self) -> None:
         """The attributes that follow from networks and encoder."""
@@ -221,8 +255,6 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         ensemble = self._ensemble
         self.inclusion_ = ensemble.inclusion(column_of, len(columns)).mean(0)
         self.stability_ = ensemble.median_columns(column_of, len(columns)).mean(0)
-        names = np.array([column.name for column in columns], dtype=object)
-        self.selected_features_ = names[self.stability_ > 0.5]
 
     @property
     def _ensemble(self) -> Ensemble:

@@ -33,8 +33,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     hidden : sizes of the hidden layers, or "auto".
     prior_inclusion : probability, before the data, of a weight being there.
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
-        below 1 weighs the KL down (a tempered posterior): better predictions on little data, and inclusion
-        probabilities that keep too many columns; 1 is the Bayes posterior. Choose columns at 1.
+        below 1 weighs the KL down (a tempered posterior): better predictions on little data, and generous
+        inclusion probabilities; 1 is the Bayes posterior.
     time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
@@ -47,8 +47,9 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     random_state : the seed of everything random.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
-    output by included weights), ``selected_features_``, ``stability_`` (share of replicates whose median
-    model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``.
+    output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
+    docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
+    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)

@@ -93,6 +93,8 @@ def save(estimator: Any, path: Path) -> Path:
         "density": estimator.density_,
         "inclusion": estimator.inclusion_.tolist(),
         "stability": estimator.stability_.tolist(),
+        "gain": estimator.gain_.tolist(),
+        "used": estimator.used_.tolist(),
     }
     storage.write(_KIND, path, tensors, record)
     return path
@@ -144,7 +146,10 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.density_ = record["density"]
     estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])
     names = np.array([column.name for column in estimator._encoder.columns], dtype=object)
-    estimator.selected_features_ = names[estimator.stability_ > 0.5]
+    # Files of versions before 'used' was kept: a column was in use when most replicates used it.
+    estimator.used_ = np.array(record.get("used", estimator.stability_ > 0.5), dtype=bool)
+    estimator.gain_ = np.array(record.get("gain", np.full(len(names), np.nan)), dtype=np.float64)
+    estimator.selected_features_ = names[estimator.used_]
     return estimator
 
 

@@ -65,7 +65,7 @@ def summary(estimator: Any, most: int | None) -> str:
             lines.append(f"{name:<{width}}  left out: {columns[j].note}")
             continue
         ends = f"{effects.low[j]:+.3g} to {effects.high[j]:+.3g}"
-        used = "yes" if estimator.stability_[j] > 0.5 else ""
+        used = "yes" if estimator.used_[j] else ""
         numbers = f"{estimator.inclusion_[j]:9.3f}  {estimator.stability_[j]:9.2f}  {effects.value[j]:+9.3g}"
         lines.append(f"{name:<{width}}  {numbers}  {ends:<18}  {used}".rstrip())
     if len(shown) < len(columns):

@@ -1,0 +1,140 @@
+"""``python -m benchmarks.estimators``: time and memory of a fit with the defaults, each in a fresh process.
+
+Rows of 50 columns, of which four matter. Memory is the peak of the process while it fits, less what it held
+before: the packages and the data itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsebnn.experiments.provenance import commit, device_name, rounded, versions, write_json
+
+__all__ = ["fit", "main", "page", "table"]
+
+_PAGE = Path("docs/defaults.md")
+_BEGIN, _END = "<!-- resources:begin -->", "<!-- resources:end -->"
+_COLUMNS = 50
+# What must hold: rows to seconds and gibibytes above the data.
+LIMITS: dict[int, tuple[float, float | None]] = {100_000: (180.0, 2.0), 200: (15.0, None)}
+
+
+def _data(task: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.RandomState(0)
+    x = random.randn(rows, _COLUMNS)
+    signal = x[:, 0] * x[:, 1] + x[:, 2] + np.sin(2.0 * x[:, 3])
+    noise = random.randn(rows)
+    return x, signal + 0.5 * noise if task == "regression" else signal + 0.5 * noise > 0.0
+
+
+def _peak() -> float:
+    """Gibibytes, as the system counts: Linux in kibibytes, macOS in bytes."""
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found / (1 << 30 if sys.platform == "darwin" else 1 << 20)
+
+
+def fit(task: str, rows: int) -> dict[str, Any]:
+    """One fit in this process: seconds, processor seconds, and memory above what was there."""
+    from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+
+    x, y = _data(task, rows)
+    kind = SparseBNNRegressor if task == "regression" else SparseBNNClassifier
+    model = kind(device="cpu")
+    before, began, work = _peak(), time.perf_counter(), time.process_time()
+    model.fit(x, y)
+    return {
+        "task": task,
+        "rows": rows,
+        "columns": _COLUMNS,
+        "seconds": time.perf_counter() - began,
+        "processor_seconds": time.process_time() - work,
+        "data_gibibytes": (x.nbytes + y.nbytes) / 2**30,
+        "gibibytes_above": _peak() - before,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _fresh(task: str, rows: int) -> dict[str, Any]:
+    """:func:`fit` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.estimators", "--only", task, "--rows", str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"The fit of {rows} rows failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The measurements as Markdown, with what must hold."""
+    lines = [
+        "| task | rows × columns | seconds | processor seconds | GiB above the data | limit |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        most = LIMITS.get(row["rows"])
+        limit = "" if most is None else f"{most[0]:g} s" + (f", {most[1]:g} GiB" if most[1] else "")
+        size = f"{row['rows']:,} × {row['columns']}"
+        numbers = f"{row['seconds']:.1f} | {row['processor_seconds']:.1f} | {row['gibibytes_above']:.2f}"
+        lines.append(f"| {row['task']} | {size} | {numbers} | {limit} |")
+    return "\n".join(lines)
+
+
+def page(text: str, record: dict[str, Any]) -> str:
+    """The page with its table renewed."""
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    made = record["provenance"]
+    said = f"Measured on {made['device']}, {made['cores']} cores, load {made['load']:.1f} before."
+    return f"{before}{_BEGIN}\n\n{table(record['rows'])}\n\n{said}\n\n{_END}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write results/bench/estimators.json and the page's table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.estimators", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(LIMITS), help="numbers of rows")
+    parser.add_argument("--only", choices=["classification", "regression"], help="one fit, in this process")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder that receives results/bench/")
+    given = parser.parse_args(argv)
+    if given.only:
+        print(json.dumps(fit(given.only, given.rows[0])))
+        return 0
+    began, load = time.perf_counter(), os.getloadavg()[0]
+    found = [_fresh(task, rows) for rows in given.rows for task in ("classification", "regression")]
+    print(table(found))
+    words = [] if given.rows == list(LIMITS) else ["--rows", *map(str, given.rows)]
+    record = rounded(
+        {
+            "experiment": "estimators",
+            "provenance": {
+                "command": " ".join(["python -m benchmarks.estimators", *words]),
+                "commit": commit(),
+                "versions": versions(),
+                "device": device_name(torch.device("cpu")),
+                "cores": os.cpu_count(),
+                "load": load,
+                "seconds": time.perf_counter() - began,
+            },
+            "rows": found,
+        },
+        4,
+    )
+    write_json(given.out / "results" / "bench" / "estimators.json", record)
+    if (given.out / _PAGE).is_file():
+        text = (given.out / _PAGE).read_text(encoding="utf-8")
+        (given.out / _PAGE).write_text(page(text, record), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,212 @@
+r"""Which columns are in use: those that pay for themselves.
+
+A tempered posterior is generous with inclusions, and a column counts as included as soon as one of its many
+weights is, so inclusion says little about whether a column helps. What a column is worth is asked of rows
+that the network did not see. With :math:`x^{\pi c}` the rows with column c shuffled among them,
+
+.. math:: d_i = -\log p(y_i \mid x_i^{\pi c}) + \log p(y_i \mid x_i)
+
+has mean 0 when the column is independent of targets and other columns, whatever the network does with it,
+so :math:`\bar d` over its standard error is a test, and the columns are chosen by Benjamini and Hochberg's
+rule at a false discovery rate of 0.1.
+
+Where every network saw every row, the gain is counted on those rows and must exceed the price of the column's
+weights, their divergence from the prior at temperature 1: the change of the ELBO when the column is left out,
+
+.. math:: \sum_i d_i > \sum_{w \in c} \mathrm{KL}(q(w) \,\|\, p(w)),
+
+with the column set to its average in the place of shuffled, averaged over replicates.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.layers import Linear
+from sparsebnn.likelihoods import Gaussian, Likelihood
+from sparsebnn.noise import Tape
+from sparsebnn.passes import LocalPass, noise_size
+from sparsebnn.priors import SpikeSlabPrior
+
+__all__ = ["LEVEL", "Worth", "discoveries", "worth"]
+
+LEVEL = 0.1
+_SHUFFLES = 5
+_DRAWS = 8
+_ROWS = 1000  # of each network: enough to see what 1 nat in 1000 is worth
+_LEAST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What each column is worth to the predictions, in nats per row, and which columns are in use."""
+
+    gain: np.ndarray
+    used: np.ndarray
+
+
+def discoveries(p: np.ndarray, level: float) -> np.ndarray:
+    """Benjamini and Hochberg's choice: the largest k whose k smallest p are all at most level·k/m.
+
+    >>> discoveries(np.array([0.001, 0.9, 0.04]), 0.1)
+    array([ True, False,  True])
+    """
+    order = np.argsort(p, kind="stable")
+    passed = np.flatnonzero(p[order] <= level * np.arange(1, len(p) + 1) / len(p))
+    chosen = np.zeros(len(p), dtype=bool)
+    if len(passed):
+        chosen[order[: passed[-1] + 1]] = True
+    return chosen
+
+
+@torch.no_grad()
+def worth(
+    networks: Sequence[nn.Module],
+    likelihoods: Sequence[Likelihood],
+    data: tuple[Tensor, Tensor, Tensor],
+    unseen: Sequence[Tensor] | None,
+    column_of: np.ndarray,
+    columns: int,
+    sharpness: float = 1.0,
+    seed: int = 0,
+) -> Worth:
+    """``data`` are encoded inputs, targets and weights; ``unseen`` the rows that each network did not see.
+
+    ``column_of`` says which of ``columns`` columns an input belongs to.
+    """
+    rows = unseen if unseen is not None and sum(map(len, unseen)) >= _LEAST_ROWS else None
+    askers = [
+        _Asker(network, form, data, None if rows is None else rows[k], sharpness, seed + k)
+        for k, (network, form) in enumerate(zip(networks, likelihoods))
+    ]
+    inputs = {int(c): torch.from_numpy(np.flatnonzero(column_of == c)) for c in np.unique(column_of)}
+    gain, used = np.zeros(columns), np.zeros(columns, dtype=bool)
+    if not inputs:
+        return Worth(gain, used)
+    places = np.array(list(inputs))
+    if rows is not None:
+        weight = torch.cat([asker.weight for asker in askers])
+        lost = [torch.cat([a.shuffled(own) for a in askers]) for own in inputs.values()]
+        tests = [_mean_and_p(each, weight) for each in lost]
+        gain[places] = [mean for mean, _ in tests]
+        used[places] = discoveries(np.array([p for _, p in tests]), LEVEL)
+        return Worth(gain, used)
+    total = float(data[2].sum())
+    bought = np.array([[a.averaged(own) for own in inputs.values()] for a in askers])
+    price = np.array([[a.price(own) for own in inputs.values()] for a in askers])
+    gain[places] = bought.mean(0)
+    used[places] = (total * bought - price).mean(0) > 0.0
+    return Worth(gain, used)
+
+
+def _mean_and_p(lost: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Weighted mean of the differences, and how often it would be as large by chance."""
+    total = weight.sum()
+    mean = float((weight * lost).sum() / total)
+    error = float((weight**2 * (lost - mean) ** 2).sum().sqrt() / total)
+    return mean, 1.0 if error == 0.0 else 0.5 * math.erfc(mean / error / math.sqrt(2.0))
+
+
+class _Asker:
+    """One network and the rows it is asked about; a column changes its first layer's sums alone."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        form: Likelihood,
+        data: tuple[Tensor, Tensor, Tensor],
+        unseen: Tensor | None,
+        sharpness: float,
+        seed: int,
+    ) -> None:
+        own = copy.deepcopy(network).double().requires_grad_(False)
+        assert isinstance(own, nn.Sequential)
+        assert isinstance(own[0], Linear)
+        self.first: Linear = own[0]
+        self.rest = nn.Sequential(*list(own)[1:])
+        self.form = copy.deepcopy(form).double().requires_grad_(False)
+        self.sharpness = 1.0 if isinstance(form, Gaussian) else sharpness
+        self.random = torch.Generator().manual_seed(seed)
+        x, y, weight = data
+        rows = unseen if unseen is not None else torch.arange(len(x))
+        rows = rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
+        self.x, self.weight = x[rows].double(), weight[rows].double()
+        self.y = y[rows].double() if y.is_floating_point() else y[rows]
+        self._prepare(draws=1 if unseen is not None else _DRAWS, noisy=unseen is None)
+
+    def _noise(self, count: int, noisy: bool) -> Tensor:
+        zeros = torch.zeros(count, dtype=torch.float64)
+        return zeros.normal_(generator=self.random) if noisy else zeros
+
+    def _prepare(self, draws: int, noisy: bool) -> None:
+        size = noise_size(nn.Sequential(self.first), self.x, LocalPass)
+        tape = Tape(self._noise(size.normal, False), torch.zeros(size.logistic, dtype=torch.float64))
+        moments = self.first.weights.local(tape)
+        self.mean_w, self.var_w = moments.mean, moments.var
+        bias = self.first.biases
+        assert bias is not None
+        self.mean = self.x @ self.mean_w.T + bias.mean
+        self.var = self.x**2 @ self.var_w.T + bias.std**2
+        shape = (draws, *self.mean.shape)
+        self.eps = self._noise(math.prod(shape), noisy).reshape(shape)
+        self.tapes: list[Callable[[], Tape]] = []
+        hidden = self.mean
+        if len(self.rest):
+            size = noise_size(self.rest, hidden, LocalPass)
+            for _ in range(draws):
+                normal = self._noise(size.normal, noisy)
+                logistic = torch.zeros(size.logistic, dtype=torch.float64)
+                self.tapes.append(lambda n=normal, s=logistic: Tape(n, s))  # type: ignore[misc]
+        self.with_it = self._nll(self.mean, self.var)
+
+    def _nll(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Of every row, averaged over draws; the same noise each time."""
+        std = var.clamp_min(0.0).sqrt()
+        total = torch.zeros(len(mean), dtype=torch.float64)
+        for d, eps in enumerate(self.eps):
+            outputs = mean + std * eps
+            if len(self.rest):
+                with LocalPass(self.tapes[d]()):
+                    outputs = self.rest(outputs)
+            total += self.form.nll(self.sharpness * outputs, self.y)
+        return total / len(self.eps)
+
+    def _changed(self, inputs: Tensor, new: Tensor) -> Tensor:
+        """The NLL when these inputs have other values."""
+        old, mean_w, var_w = self.x[:, inputs], self.mean_w[:, inputs], self.var_w[:, inputs]
+        return self._nll(self.mean + (new - old) @ mean_w.T, self.var + (new**2 - old**2) @ var_w.T)
+
+    def shuffled(self, inputs: Tensor) -> Tensor:
+        """Loss of every row by shuffling a column, averaged over shuffles."""
+        lost = torch.zeros(len(self.x), dtype=torch.float64)
+        for _ in range(_SHUFFLES):
+            order = torch.randperm(len(self.x), generator=self.random)
+            lost += self._changed(inputs, self.x[order][:, inputs]) - self.with_it
+        return lost / _SHUFFLES
+
+    def averaged(self, inputs: Tensor) -> float:
+        """Mean loss by setting a column to its average."""
+        own = self.x[:, inputs]
+        average = (self.weight[:, None] * own).sum(0) / self.weight.sum()
+        lost = self._changed(inputs, average.expand_as(own)) - self.with_it
+        return float((self.weight * lost).sum() / self.weight.sum())
+
+    def price(self, inputs: Tensor) -> float:
+        """Divergence of a column's weights from their prior, in nats."""
+        family: Any = getattr(self.first.weights, "conditional", self.first.weights)
+        std, inclusion = family.std[:, inputs], family.inclusion_prob()[:, inputs]
+        # A flow scales the means; what they are multiplied by is in the moments.
+        mean = torch.where(inclusion > 0.0, self.mean_w[:, inputs] / inclusion.clamp_min(1e-300), 0.0)
+        prior = family.prior
+        error = (mean - prior.mean) ** 2
+        if isinstance(prior, SpikeSlabPrior):
+            return float(prior.kl(family.inclusion_logit[:, inputs], inclusion, std, error))
+        return float(prior.slab_kl(std, error).sum())

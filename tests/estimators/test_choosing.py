@@ -1,0 +1,176 @@
+"""estimators/choosing.py: what a column is worth, against whole networks, and what is chosen of noise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import false_discovery_control
+
+from sparsebnn import storage
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, choosing
+from sparsebnn.estimators.choosing import _Asker, _mean_and_p, discoveries, worth
+from sparsebnn.experiments import column_choice
+from sparsebnn.layers import Linear
+from sparsebnn.likelihoods import Bernoulli
+from sparsebnn.networks import mlp
+from sparsebnn.noise import Tape
+from sparsebnn.passes import LocalPass, noise_size
+
+FAMILIES = ["spike_slab", "concrete", "gaussian", "flow"]
+
+
+def network(family: str, inputs: int = 5, seed: int = 0):
+    torch.manual_seed(seed)
+    options = {"hidden": (8, 8)} if family == "flow" else None
+    made = mlp([inputs, 6, 1], family=family, family_options=options)
+    with torch.no_grad():
+        for module in made.modules():
+            if isinstance(module, Linear) and module.family != "gaussian":
+                getattr(module.weights, "conditional", module.weights).inclusion_logit.normal_(0.0, 2.0)
+    return made
+
+
+def data(rows: int, inputs: int = 5, seed: int = 0):
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=random)
+    return x, (torch.rand(rows, generator=random) < 0.5).float(), torch.ones(rows)
+
+
+def plain_nll(made, x, y):
+    """The whole network at zero noise."""
+    own = made.double()
+    size = noise_size(own, x, LocalPass)
+    zeros = [torch.zeros(n, dtype=torch.float64) for n in (size.normal, size.logistic)]
+    with LocalPass(Tape(*zeros)), torch.no_grad():
+        return Bernoulli().nll(own(x), y)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_changed_columns_are_those_of_the_whole_network(family):
+    made, (x, y, weight) = network(family), data(40)
+    asker = _Asker(made, Bernoulli(), (x, y, weight), torch.arange(40), 1.0, 0)
+    new = x.double().clone()
+    new[:, [1, 3]] = torch.randn(40, 2, dtype=torch.float64)
+    found = asker._changed(torch.tensor([1, 3]), new[:, [1, 3]])
+    torch.testing.assert_close(asker.with_it, plain_nll(made, x.double(), y.double()), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found, plain_nll(made, new, y.double()), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "concrete", "gaussian"])
+def test_the_columns_prices_add_up_to_the_layers_divergence(family):
+    made = network(family)
+    asker = _Asker(made, Bernoulli(), data(30), None, 1.0, 0)
+    total = sum(asker.price(torch.tensor([j])) for j in range(5))
+    assert total == pytest.approx(float(made.double()[0].weights.closed_form_kl().detach()), rel=1e-10)
+
+
+def test_discoveries_are_benjamini_and_hochbergs():
+    random = np.random.RandomState(0)
+    for _ in range(50):
+        p = random.rand(20) ** 3
+        expected = false_discovery_control(p) <= 0.1
+        assert (discoveries(p, 0.1) == expected).all()
+
+
+def test_columns_that_do_not_matter_are_rarely_found():
+    """A network that uses every column, targets that depend on none: p-values are no smaller than uniform."""
+    inputs, found = 60, []
+    for seed in range(5):
+        made, rows = network("gaussian", inputs, seed), data(300, inputs, seed)
+        asker = _Asker(made, Bernoulli(), rows, torch.arange(300), 1.0, seed)
+        found += [_mean_and_p(asker.shuffled(torch.tensor([j])), rows[2].double())[1] for j in range(inputs)]
+    share = float(np.mean(np.array(found) < 0.1))
+    assert share < 0.1 + 4.0 * np.sqrt(0.1 * 0.9 / len(found))
+
+
+def test_weights_count_as_equal_rows():
+    lost = torch.tensor([0.3, -0.1, 0.2, 0.5], dtype=torch.float64)
+    doubled = torch.cat([lost, lost[:1]])
+    mean, _ = _mean_and_p(lost, torch.tensor([2.0, 1.0, 1.0, 1.0], dtype=torch.float64))
+    assert mean == pytest.approx(float(doubled.mean()))
+
+
+def test_inputs_of_one_column_are_judged_together():
+    made, rows = network("spike_slab"), data(60)
+    column_of = np.array([0, 0, 2, 2, 2])
+    found = worth([made], [Bernoulli()], rows, [torch.arange(60)], column_of, 4)
+    assert found.gain.shape == (4,)
+    assert found.gain[1] == found.gain[3] == 0.0
+    assert not found.used[[1, 3]].any()
+    again = worth([made], [Bernoulli()], rows, [torch.arange(60)], column_of, 4)
+    assert (again.gain == found.gain).all()
+
+
+@pytest.mark.parametrize("kind", [SparseBNNClassifier, SparseBNNRegressor])
+def test_real_columns_are_chosen_and_noise_is_not(kind, tmp_path):
+    random = np.random.RandomState(1)
+    x = random.randn(300, 12)
+    signal = 2.0 * x[:, 2] - 1.5 * x[:, 7] + 0.3 * random.randn(300)
+    model = kind(epochs=100).fit(x, signal if kind is SparseBNNRegressor else signal > 0.0)
+    chosen = set(model.selected_features_)
+    assert {"x2", "x7"} <= chosen
+    assert len(chosen) <= 3
+    assert model.gain_[[2, 7]].min() > 4.0 * np.delete(model.gain_, [2, 7]).max()
+    path = model.save(tmp_path / "model.safetensors")
+    loaded = kind.load(path)
+    assert (loaded.used_ == model.used_).all()
+    assert (loaded.gain_ == model.gain_).all()
+    assert list(loaded.selected_features_) == list(model.selected_features_)
+
+
+def test_held_out_rows_of_early_stopping_are_asked(monkeypatch):
+    asked = {}
+
+    def spy(networks, forms, rows, unseen, *others):
+        asked["unseen"] = unseen
+        return worth(networks, forms, rows, unseen, *others)
+
+    monkeypatch.setattr(choosing, "worth", spy)
+    x = np.random.RandomState(0).randn(100, 3)
+    options = {"epochs": 5, "replicates": 2, "early_stopping": True, "validation_fraction": 0.3}
+    SparseBNNClassifier(**options).fit(x, x[:, 0] > 0)
+    rows = torch.cat(asked["unseen"])
+    assert len(rows) == 30
+    assert len(set(rows.tolist())) == 30
+
+
+def test_files_without_the_choice_still_load(tmp_path, monkeypatch):
+    x = np.random.RandomState(0).randn(60, 3)
+    model = SparseBNNClassifier(epochs=5, replicates=2).fit(x, x[:, 0] > 0)
+    whole = storage.write
+    monkeypatch.setattr(
+        storage,
+        "write",
+        lambda kind, path, tensors, record: whole(
+            kind, path, tensors, {k: v for k, v in record.items() if k not in ("used", "gain")}
+        ),
+    )
+    loaded = SparseBNNClassifier.load(model.save(tmp_path / "old.safetensors"))
+    assert (loaded.used_ == (model.stability_ > 0.5)).all()
+    assert np.isnan(loaded.gain_).all()
+
+
+def test_the_study_in_its_quick_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(column_choice, "run", lambda spec: [_row(n) for n in spec.sizes])
+    column_choice.main(["--out", str(tmp_path), "--quick"])
+    record = json.loads((tmp_path / "results/column_choice/column_choice.json").read_text())
+    assert record["rows"][0]["used"]["precision"] == 1.0
+    text = column_choice.page("a\n<!-- columns:begin --><!-- columns:end -->\nb", record["rows"])
+    assert "| simulated, classes | 200 | 0.20 | 1.00 | 50.0 | 1.00 | 0.50 | 5.0 |" in text
+    x, y, real = column_choice.simulated("classification", 50, 0)
+    assert x.shape == (50, 50)
+    assert real.sum() == 10
+    assert set(np.unique(y)) == {False, True}
+
+
+def _row(rows: int) -> dict:
+    return {
+        "data": "simulated",
+        "task": "classification",
+        "rows": rows,
+        "median_models": {"precision": 0.2, "recall": 1.0, "chosen": 50.0},
+        "used": {"precision": 1.0, "recall": 0.5, "chosen": 5.0},
+    }
