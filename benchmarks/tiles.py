@@ -60,7 +60,9 @@ def _case(kernel: str, layer: str, k: int) -> tuple[Any, Shape]:
     grad = draw(100, filters, shape.oh, shape.ow)
     if kernel == "weight":
         splits = _splits(x, shape)
-        return lambda tiles: kernels.weight_grad(grad, grad, x, shape, splits, True, True, tiles), shape
+        sides = (grad, x) if not last else (t.permute(0, 1, 3, 4, 2).contiguous() for t in (grad, x))
+        g, a = sides
+        return lambda tiles: kernels.weight_grad(g, g, a, shape, splits, True, True, last, tiles), shape
     last_grad, weights = grad.permute(0, 1, 3, 4, 2).contiguous(), w.permute(0, 3, 4, 1, 2).contiguous()
     return lambda tiles: kernels.input_grad(
         last_grad, last_grad, x, weights, weights, shape, True, tiles

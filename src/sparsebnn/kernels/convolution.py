@@ -119,13 +119,16 @@ def _(
 
 @torch.library.custom_op("sparsebnn::conv2d_weight_grad", mutates_args=())
 def _weight_grad(
-    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool
+    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool, last: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over parts of the output pixels: weights (splits, K, O, C·kh·kw), biases (splits, K, O)."""
+    """Sums over parts of the output pixels: weights (splits, K, O, C·kh·kw), biases (splits, K, O).
+
+    With ``last``, x is (K, B, H, W, C), gradients are (K, B, H', W', O) and weights (…, O, kh·kw·C).
+    """
     if _on_triton(x):
         from sparsebnn.kernels import triton_convolution
 
-        return triton_convolution.weight_grad(dm, dv, x, Shape(*shape), splits, pair, bias)
+        return triton_convolution.weight_grad(dm, dv, x, Shape(*shape), splits, pair, bias, last)
     full = Shape(*shape)
     size, options = (full.o, full.c, full.kh, full.kw), full.geometry
     sums = []
@@ -138,7 +141,7 @@ def _weight_grad(
 
 @_weight_grad.register_fake
 def _(
-    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool
+    dm: Tensor, dv: Tensor, x: Tensor, shape: list[int], splits: int, pair: bool, bias: bool, last: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     full, k = Shape(*shape), x.shape[0]
 
@@ -210,10 +213,18 @@ def _weight_sums(
     dm: Tensor, dv: Tensor, x: Tensor, wm: Tensor, *, geometry: Geometry, pair: bool, bias: bool
 ) -> tuple[Tensor, ...]:
     shape = _shape(x, wm, geometry)
-    parts = _weight_grad(dm, dv, x, list(shape), _splits(x, shape), pair, bias)
+    splits, last = _splits(x, shape), _many(x, shape.c)
+    if last:
+        dm, dv, x = _copy(dm, _LAST), _copy(dv, _LAST), _copy(x, _LAST)
+    parts = _weight_grad(dm, dv, x, list(shape), splits, pair, bias, last)
     gm, gv, sm, sv = (part.sum(0) if part.numel() else part for part in parts)
-    size = (shape.c, shape.kh, shape.kw)
-    return gm.unflatten(-1, size), gv.unflatten(-1, size) if pair else gv, sm, sv
+
+    def as_weights(sums: Tensor) -> Tensor:
+        if not last:
+            return sums.unflatten(-1, (shape.c, shape.kh, shape.kw))
+        return sums.unflatten(-1, (shape.kh, shape.kw, shape.c)).movedim(-1, 2)
+
+    return as_weights(gm), as_weights(gv) if pair else gv, sm, sv
 
 
 def _input_sums(

@@ -126,6 +126,64 @@ def _weight_kernel(
 
 
 @triton.jit
+def _weight_kernel_last(
+    dm, dv, x, gm, gv, sm, sv, B, K, per_split,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """As above for many channels: x is (B, H, W, C), gradients (B, H', W', O); columns are (tap, channel)."""
+    DEPTH: tl.constexpr = C * KH * KW
+    replicate = (tl.program_id(2) % K).to(tl.int64)
+    split = (tl.program_id(2) // K).to(tl.int64)
+    o = tl.program_id(0) * BM + tl.arange(0, BM)
+    k = tl.program_id(1) * BN + tl.arange(0, BN)
+    tap, c = k // C, k % C
+    down, across = (tap // KW) * DH - PH, (tap % KW) * DW - PW
+    rows = B * OH * OW
+    x += replicate * B * C * H * W
+    dm += replicate * rows * O
+    dv += replicate * rows * O
+    acc_m = tl.zeros((BM, BN), tl.float32)
+    acc_v = tl.zeros((BM, BN), tl.float32)
+    sum_m = tl.zeros((BM, BK), tl.float32)
+    sum_v = tl.zeros((BM, BK), tl.float32)
+    first = split * per_split
+    for start in range(0, per_split, BK):
+        row = first + start + tl.arange(0, BK)
+        image, pixel = row // (OH * OW), row % (OH * OW)
+        oh, ow = pixel // OW, pixel % OW
+        mine = (row < rows) & (row < first + per_split)
+        ih = (oh * SH)[:, None] + down[None, :]
+        iw = (ow * SW)[:, None] + across[None, :]
+        inside = mine[:, None] & (k[None, :] < DEPTH) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(x + ((image[:, None] * H + ih) * W + iw) * C + c[None, :], mask=inside, other=0.0)
+        at = row[None, :] * O + o[:, None]
+        there = (o[:, None] < O) & mine[None, :]
+        g = tl.load(dm + at, mask=there, other=0.0)
+        acc_m = tl.dot(g, a, acc_m, input_precision=PRECISION)
+        if BIAS:
+            sum_m += g
+        if PAIR:
+            g = tl.load(dv + at, mask=there, other=0.0)
+            acc_v = tl.dot(g, a * a, acc_v, input_precision=PRECISION)
+            if BIAS:
+                sum_v += g
+    out = (split * K + replicate) * O * DEPTH + o[:, None] * DEPTH + k[None, :]
+    there = (o[:, None] < O) & (k[None, :] < DEPTH)
+    tl.store(gm + out, acc_m, mask=there)
+    if PAIR:
+        tl.store(gv + out, acc_v, mask=there)
+    if BIAS and tl.program_id(1) == 0:
+        tl.store(sm + (split * K + replicate) * O + o, tl.sum(sum_m, 1), mask=o < O)
+        if PAIR:
+            tl.store(sv + (split * K + replicate) * O + o, tl.sum(sum_v, 1), mask=o < O)
+
+
+@triton.jit
 def _forward_kernel_last(
     x, wm, wv, bm, bv, m, v, B,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
@@ -283,7 +341,7 @@ def forward(
 
 
 def weight_grad(
-    dm: Tensor, dv: Tensor, x: Tensor, shape: Shape, splits: int, pair: bool, bias: bool,
+    dm: Tensor, dv: Tensor, x: Tensor, shape: Shape, splits: int, pair: bool, bias: bool, last: bool,
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     k, b, o, depth = x.shape[0], x.shape[1], shape.o, shape.depth
@@ -295,7 +353,8 @@ def weight_grad(
     sm = x.new_empty(splits, k, o) if bias else none.clone()
     sv = torch.empty_like(sm) if bias and pair else none.clone()
     grid = (triton.cdiv(o, t.m), triton.cdiv(depth, t.n), k * splits)
-    _weight_kernel[grid](
+    kernel = _weight_kernel_last if last else _weight_kernel
+    kernel[grid](
         dm, dv, x, gm, gv, sm, sv, b, k, each, *shape,
         pair, bias, _precision(), t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
