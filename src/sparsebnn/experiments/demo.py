@@ -353,8 +353,8 @@ def show(result: Result) -> None:
     )
     if result.priors:
         scales = ", ".join(f"{prior.slab_std:.2f}" for prior in result.priors)
-        rate = result.priors[0].inclusion_prob
-        print(f"Prior: inclusion {rate:g}; slab std learned by the layers (seed {result.spec.seed}): {scales}.")
+        rate, seed = result.priors[0].inclusion_prob, result.spec.seed
+        print(f"Prior: inclusion {rate:.3g}; slab std learned by the layers (seed {seed}): {scales}.")
     print(f"\nModel    {result.model}\nPicture  {result.picture}\nFigures  {result.table}")
     print(f"Done in {result.seconds:.0f} s.")
 
