@@ -237,3 +237,19 @@ def test_digits_differ_from_images_in_what_is_said_only():
     )
     assert same == images.settings
     assert torch.tensor(images.sizes).tolist() == [784, 400, 600, 10]
+
+
+def test_the_page_shows_what_the_files_say():
+    page = (ROOT / "docs" / "frontier.md").read_text(encoding="utf-8")
+    assert tables.with_section(page, frontier_report.markdown(ROOT / "results")) == page, (
+        "run: sparsebnn frontier --stage page"
+    )
+
+
+def test_densities_on_digits_are_reached():
+    """Targets from 0.5% to 10%, every seed within a tenth."""
+    content = json.loads((ROOT / "results" / "frontier" / "densities-digits-fc-lrt.json").read_text())
+    assert [block["target"] for block in content["rows"]] == [0.005, 0.01, 0.02, 0.05, 0.10]
+    for block in content["rows"]:
+        assert len(block["replicates"]) == 10
+        assert all(abs(row["density"] / block["target"] - 1.0) <= 0.1 for row in block["replicates"])
