@@ -80,16 +80,16 @@ _WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
 _BOTH = _grid((0.1, 0.03, 0.01), _RATES)
 PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
     ("fc", "lrt"): (
-        _program(0.4, "late", _WIDE),
-        _program(0.2, "late", _WIDE),
         _program(0.2, "gradual", _WIDE),
+        _program(0.4, "gradual", _WIDE),
+        _program(0.3, "late", _WIDE),
     ),
-    ("fc", "flow"): (_program(0.3, "late", _BOTH),),
+    ("fc", "flow"): (_program(0.2, "gradual", _BOTH),),
     ("lenet", "lrt"): (
-        _program(0.3, "late", _BOTH),
-        _program(0.2, "gradual", _grid((0.1, 0.03, 0.01), (3e-3,))),
+        _program(0.2, "gradual", _BOTH),
+        _program(0.3, "late", _grid((0.1, 0.03, 0.01), (3e-3,))),
     ),
-    ("lenet", "flow"): (_program(0.3, "late", _grid((0.1, 0.03), _RATES)),),
+    ("lenet", "flow"): (_program(0.2, "gradual", _grid((0.1, 0.03), _RATES)),),
 }
 _PRUNED = tuple(_program(refit, "late", _grid((0.0,), _RATES)) for refit in (0.2, 0.4))
 # Digits have few steps, so their rates are larger.
