@@ -100,7 +100,7 @@ def _ours(
             settings=made.settings,
             replicates=len(each),
             seed=seeds[0],
-            vary={"target_density": each} if choice.cut == "gradual" else {},
+            vary={"target_density": each} if choice.cut != "late" else {},
             callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )
