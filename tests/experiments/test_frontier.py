@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ def test_the_choice_measures_both_posteriors_on_validation_rows(folder):
     tried = {(row["cut"], row["average_of"]) for row in content["rows"]}
     assert tried == {(c, s) for c in ("late", "phased") for s in ("free", "refitted")}
     assert content["held_out"] == 300
-    assert content["chosen"].keys() == {"temperature", "rate", "logit_rate", "refit", "cut", "average_of"}
+    assert set(content["chosen"]) == {field.name for field in fields(Candidate)}
     for row in content["rows"]:
         assert row["density"] == pytest.approx(0.99 * 0.05, abs=1e-3)
         for name in MEASURES[:6]:
@@ -183,6 +183,7 @@ def test_programs_fit_a_machine_and_share_their_refit(place):
         assert 2 * len(program.candidates) <= 24
         assert {candidate.refit for candidate in program.candidates} == {program.refit}
         assert {candidate.cut for candidate in program.candidates} == {program.cut}
+        assert {candidate.heat for candidate in program.candidates} == {program.heat}
 
 
 def test_without_a_choice_the_command_says_so(tmp_path, monkeypatch):

@@ -121,7 +121,14 @@ def test_every_part_has_a_schedule_of_its_own():
     assert [PHASED.warmth(epoch) for epoch in (0, 1, 5)] == pytest.approx([2 / 3, 1.0, 1.0])
 
 
+def test_the_refit_can_be_hotter():
+    hot = dataclasses.replace(PHASED, refit_heat=5.0, temperature=0.1)
+    assert [hot.beta(epoch) for epoch in (0, 4, 7, 8, 9)] == pytest.approx([0.2 / 3, 0.1, 0.1, 0.5, 0.5])
+
+
 def test_phases_must_fit():
+    with pytest.raises(InvalidInput, match="'refit_heat' of PhasedSettings must be greater than 0"):
+        dataclasses.replace(PHASED, refit_heat=0.0)
     with pytest.raises(InvalidInput, match="'free' of PhasedSettings must be a share of the epochs"):
         dataclasses.replace(PHASED, free=0.8)
     with pytest.raises(InvalidInput, match="'target_density' of PhasedSettings"):

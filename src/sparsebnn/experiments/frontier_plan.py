@@ -45,7 +45,8 @@ class Candidate:
 
     ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on),
     ``"phased"`` (the same after a first half that is left free) or ``"late"`` (all at once when the refit
-    begins). For a pruned network (``temperature`` 0) only the rate and the refit mean something.
+    begins). ``heat`` multiplies the temperature in the refit of a phased cut. For a pruned network
+    (``temperature`` 0) only the rate and the refit mean something.
     """
 
     temperature: float
@@ -53,15 +54,17 @@ class Candidate:
     logit_rate: float = 1e-2
     refit: float = 0.2
     cut: str = "late"
+    heat: float = 1.0
     average_of: str = "free"
 
 
 @dataclass(frozen=True)
 class Program:
-    """Candidates trained together: they share refit and cut, everything else may differ between them."""
+    """Candidates trained together: they share refit, cut and heat; all else may differ."""
 
     refit: float
     cut: str
+    heat: float
     candidates: tuple[Candidate, ...]
 
 
@@ -73,8 +76,9 @@ def _grid(temperatures: Sequence[float], rates: Sequence[float]) -> list[tuple[f
     return [(temperature, rate) for temperature in temperatures for rate in rates]
 
 
-def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2) -> Program:
-    return Program(refit, cut, tuple(Candidate(t, rate, logit, refit, cut) for t, rate in pairs))
+def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2, heat: float = 1.0) -> Program:
+    each = tuple(Candidate(t, rate, logit, refit, cut, heat) for t, rate in pairs)
+    return Program(refit, cut, heat, each)
 
 
 _WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
@@ -162,8 +166,9 @@ def with_candidate(made: Cell, chosen: Candidate, target: float) -> Cell:
         "refit": chosen.refit,
         "target_density": None if chosen.cut == "late" else target,
     }
-    kind = PhasedSettings if chosen.cut == "phased" else Settings
-    return replace(made, settings=kind(**fields))
+    if chosen.cut == "phased":
+        return replace(made, settings=PhasedSettings(**fields, refit_heat=chosen.heat))
+    return replace(made, settings=Settings(**fields))
 
 
 def watchers(cut: str, targets: float | Sequence[float], path: Path | None = None) -> list[Any]:

@@ -148,7 +148,7 @@ def chosen_table(results: Path) -> str:
                 f"{_title(dataset, architecture)}, {name}",
                 str(len(content["rows"])),
                 *([_NONE, ours[1], _NONE] if pruned else ours),
-                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut"),
+                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}"),
                 _NONE if pruned else averages,
                 *([_NONE, figures[1]] if pruned else figures),
                 f"{at['density']:.4f}",

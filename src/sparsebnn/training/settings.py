@@ -130,7 +130,8 @@ class PhasedSettings(Settings):
     The first ``free`` share of the epochs is a training of its own, with warm-up and schedule, and no
     target; its posterior is the one to average over (:class:`~sparsebnn.training.BeforeRefit` keeps it).
     Then the rates begin again and the density comes down to its target, at the latest after three fifths
-    of the part; then the structure is fixed and refitted.
+    of the part; then the structure is fixed and refitted. With few weights left the KL weighs less beside
+    the data, so the refit may have a higher temperature: ``refit_heat`` times the others'.
 
     >>> settings = PhasedSettings(epochs=100, free=0.5, refit=0.2, target_density=0.02)
     >>> settings.free_until, settings.approach, settings.refit_from
@@ -138,12 +139,15 @@ class PhasedSettings(Settings):
     """
 
     free: float = 0.5
+    refit_heat: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.free_until < self.refit_from:
             expected = "a share of the epochs that leaves some before the refit"
             raise invalid("free", "PhasedSettings", expected, self.free)
+        if not self.refit_heat > 0.0:
+            raise invalid("refit_heat", "PhasedSettings", "greater than 0", self.refit_heat)
         if self.target_density is None:
             advice = "Without a target there is nothing to come down to: use Settings."
             raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
@@ -159,7 +163,9 @@ class PhasedSettings(Settings):
         return self.free_until, self.free_until + 0.6 * (self.refit_from - self.free_until)
 
     def warmth(self, epoch: int) -> float:
-        """How far the warm-up has come in an epoch, up to 1; it is a share of the first part."""
+        """How far the warm-up, a share of the first part, has come, up to 1; in the refit, its heat."""
+        if epoch >= self.refit_from:
+            return self.refit_heat
         ramp = self.warmup * self.free_until
         return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
 
