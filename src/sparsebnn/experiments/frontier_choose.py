@@ -188,7 +188,8 @@ def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
 
 
 _HEAD = (
-    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'heat':>4} {'averages':>8}   "
+    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'heat':>4} "
+    f"{'averages':>8}   "
     f"{'averaging':>9} {'NLL':>6} {'ECE':>6}   {'median':>6} {'NLL':>6} {'ECE':>6}   {'density':>7}"
 )
 
