@@ -85,25 +85,22 @@ _WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
 _BOTH = _grid((0.1, 0.03, 0.01), _RATES)
 PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
     ("fc", "lrt"): (
+        _program(0.2, "phased", _WIDE, heat=10.0),
+        _program(0.2, "phased", _WIDE, heat=30.0),
         _program(0.2, "gradual", _WIDE),
-        _program(0.2, "phased", _WIDE),
-        _program(0.3, "late", _WIDE),
     ),
-    ("fc", "flow"): (
-        _program(0.2, "gradual", _BOTH),
-        _program(0.2, "phased", _BOTH),
-    ),
+    ("fc", "flow"): (_program(0.2, "phased", _BOTH, heat=10.0),),
     ("lenet", "lrt"): (
-        _program(0.2, "gradual", _BOTH),
-        _program(0.2, "phased", _BOTH),
+        _program(0.2, "phased", _BOTH, heat=10.0),
+        _program(0.2, "phased", _BOTH, heat=30.0),
     ),
-    ("lenet", "flow"): (_program(0.2, "phased", _grid((0.1, 0.03), _RATES)),),
+    ("lenet", "flow"): (_program(0.2, "phased", _grid((0.1, 0.03), _RATES), heat=10.0),),
 }
 _PRUNED = tuple(_program(refit, "late", _grid((0.0,), _RATES)) for refit in (0.2, 0.4))
 # Digits have few steps, so their rates are larger.
 _DIGITS = tuple(
-    _program(refit, cut, _grid((0.3, 0.1, 0.03, 0.01), (1e-2, 2e-2)), 3e-2)
-    for refit, cut in ((0.2, "gradual"), (0.2, "phased"), (0.3, "late"))
+    _program(0.2, cut, _grid((0.3, 0.1, 0.03), (1e-2, 2e-2)), 3e-2, heat)
+    for cut, heat in (("phased", 10.0), ("phased", 1.0), ("gradual", 1.0))
 )
 _DIGITS_PRUNED = tuple(_program(refit, "late", _grid((0.0,), (3e-3, 1e-2))) for refit in (0.2, 0.4))
 _QUICK = tuple(_program(0.3, cut, _grid((0.1,), (1e-2,)), 3e-2) for cut in ("late", "phased"))
