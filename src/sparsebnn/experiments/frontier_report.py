@@ -161,6 +161,35 @@ def chosen_table(results: Path) -> str:
     return pipes(head, rows) + "\n"
 
 
+def temperature_table(results: Path) -> str:
+    """What the temperature does, on validation rows: phased candidates with the chosen rate, free density."""
+    rows = []
+    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow")):
+        free = [r for r in content["rows"] if r["cut"] == "phased" and r["average_of"] == "free"]
+        rates = [content["chosen"]["rate"], content["chosen"]["logit_rate"]]
+        own = [r for r in free if [r["rate"], r["logit_rate"]] == rates]
+        for row in sorted(own, key=lambda r: (r["heat"], -r["temperature"])):
+            models = [
+                f"{100 * row[f'accuracy_{m}']:.2f} | {row[f'nll_{m}']:.4f} | {row[f'ece_{m}']:.4f}"
+                for m in ("average", "median")
+            ]
+            rows.append(
+                [
+                    f"{_title(dataset, architecture)}, {NAMES[method]}",
+                    f"{row['temperature']:g}",
+                    f"{row['density_free']:.3f}",
+                    models[0],
+                    f"{row['temperature'] * row['heat']:g}",
+                    models[1],
+                ]
+            )
+    if not rows:
+        return "Nothing tried yet.\n"
+    head = ["", "temperature", "density it leaves", "averaging, % | NLL | ECE", "in the refit"]
+    head.append("median model at the limit, % | NLL | ECE")
+    return pipes(" | ".join(head).split(" | "), [" | ".join(row).split(" | ") for row in rows]) + "\n"
+
+
 def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], name: str, digits: int = 2) -> str:
     """Ours minus theirs, with its interval."""
     first, second = _values(ours, name), _values(theirs, name)
@@ -254,6 +283,7 @@ def markdown(results: Path) -> str:
     parts = {
         "Ten seeds on the test rows": final_tables(results),
         "What the validation rows chose": chosen_table(results),
+        "What the temperature does (validation rows)": temperature_table(results),
         "Target densities, beside magnitude pruning": curve_table(results),
         "Target densities by the controller alone, no refit": target_table(results),
         "What the flow is worth": pair_table(results),
