@@ -152,7 +152,7 @@ def cell_of(
     return replace(made, settings=replace(settings, epochs=epochs or settings.epochs))
 
 
-def with_candidate(made: Cell, chosen: Candidate, target: float) -> Cell:
+def with_candidate(made: Cell, chosen: Candidate, target: float | tuple[float, ...]) -> Cell:
     """A cell trained as a candidate says, down to ``target``; a late cut needs :func:`watchers` too."""
     check_choice(chosen.cut, ("gradual", "phased", "late"), "cut", "a candidate")
     fields = {
