@@ -358,6 +358,8 @@ def _panel(axis: Any, curves: dict[str, Result], measure: str) -> None:
         axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.set_xticks([0.5, 1, 2, 5, 10], labels=["0.5", "1", "2", "5", "10"])
+    axis.minorticks_off()
     axis.set_xlabel("density, %")
     axis.grid(alpha=0.3, which="both")
 
