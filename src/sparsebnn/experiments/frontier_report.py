@@ -80,7 +80,7 @@ def final_tables(results: Path) -> str:
         "Δ paper",
         "density",
         "limit",
-        "before refit, %",
+        "median model of the first posterior, % @density",
     ]
     second = [
         "",
@@ -110,7 +110,8 @@ def _accuracy(
         ]
     early = _NONE
     if "accuracy_median_free" in rows[0]:
-        early = f"{np.median(_values(rows, 'accuracy_median_free')):.2f}"
+        own = statistics.fmean(row["density_free"] for row in rows)
+        early = f"{np.median(_values(rows, 'accuracy_median_free')):.2f} @{own:.3f}"
     wanted = _NONE if aim is None else signed(aim)
     return [
         spread(average),
