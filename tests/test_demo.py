@@ -323,3 +323,16 @@ def test_the_whole_demo_keeps_its_promise(tmp_path):
     assert statistics.median(median.accuracy) >= 0.96
     assert 0.01 < statistics.median(median.density) <= 0.35
     assert result.seconds < 120
+
+
+def test_what_the_priors_learned_is_shown(tmp_path, capsys):
+    from dataclasses import replace
+
+    from sparsebnn.networks import PriorValues
+
+    learned = (PriorValues("0", 0.213, 0.1, True), PriorValues("2", 0.5, 0.1, True))
+    demo.show(replace(_result(tmp_path), priors=learned))
+    assert (
+        "Prior: inclusion 0.1; slab std learned by the layers (seed 0): 0.21, 0.50.\n"
+        in capsys.readouterr().out
+    )

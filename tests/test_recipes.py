@@ -12,6 +12,7 @@ from sparsebnn.initial import He, Uniform
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.priors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.recipes import METHODS
+from sparsebnn.training import PhasedSettings
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -58,17 +59,16 @@ def test_the_recommended_network_starts_as_it_says(method):
 
 
 def test_settings_are_overridden_and_used():
-    made = recipe("recommended", epochs=3, target_density=0.1, temperature=0.5)
-    assert made.settings == Settings(
-        epochs=3,
-        learning_rates={"inclusion_logit": 1e-2},
-        target_density=0.1,
-        temperature=0.5,
-        warmup=made.settings.warmup,
+    same = {"learning_rates": {"inclusion_logit": 1e-2}, "warmup": 0.5}
+    assert recipe(epochs=3, temperature=0.5).settings == Settings(epochs=3, temperature=0.5, **same)
+    made = recipe(epochs=20, target_density=0.1)
+    assert made.settings == PhasedSettings(
+        epochs=20, temperature=0.1, target_density=0.1, free=0.5, refit=0.2, refit_heat=10.0, **same
     )
     x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     run = train(made.mlp([5, 40, 3]), (x, torch.arange(64) % 3), settings=made.settings, progress=False)
     assert run.history[-1].density[0] == pytest.approx(0.1, rel=0.1)
+    assert recipe("paper", target_density=0.1).settings.refit == 0.0
 
 
 def test_the_papers_prior_has_a_fixed_scale():

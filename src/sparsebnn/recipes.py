@@ -17,7 +17,7 @@ from sparsebnn.checks import check_choice
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.schedules import Cosine, Steps
-from sparsebnn.training.settings import Settings
+from sparsebnn.training.settings import PhasedSettings, Settings
 
 __all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
 
@@ -103,8 +103,10 @@ def recipe(
 ) -> Recipe:
     """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
 
-    ``settings`` override fields of its :class:`~sparsebnn.Settings`; ``target_density=0.02`` asks for a
-    density.
+    ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
+    density; the recommended recipe then has three parts
+    (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
+    to the density, a fifth with a fixed structure at ten times the temperature.
 
     >>> recipe("recommended", target_density=0.02).settings.target_density
     0.02
@@ -114,11 +116,17 @@ def recipe(
     check_choice(name, RECIPES, "name", "recipe")
     check_choice(method, METHODS, "method", "recipe")
     check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
-    known = Settings.__dataclass_fields__
+    known = PhasedSettings.__dataclass_fields__
     for given in settings:
         check_choice(given, known, "settings", "recipe")
-    made = _recommended(method) if name == "recommended" else _paper(method, architecture)
-    return replace(made, settings=replace(made.settings, **settings))
+    if name == "paper":
+        made = _paper(method, architecture)
+        return replace(made, settings=replace(made.settings, **settings))
+    made = _recommended(method)
+    if settings.get("target_density") is None:
+        return replace(made, settings=replace(made.settings, **settings))
+    fields = {**vars(made.settings), "free": 0.5, "refit": 0.2, "refit_heat": 10.0, **settings}
+    return replace(made, settings=PhasedSettings(**fields))
 
 
 def _recommended(method: str) -> Recipe:

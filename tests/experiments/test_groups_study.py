@@ -20,14 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def content(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("groups")
     groups.main(["--quick", "--epochs", "6", "--device", "cpu", "--out", str(folder)])
-    return json.loads((folder / "results" / "groups" / "digits.json").read_text())
+    return json.loads((folder / "results" / "groups" / "digits-fc.json").read_text())
 
 
 def test_every_kind_of_sharing_is_compacted_and_computes_the_same(content):
     assert [block["share"] for block in content["blocks"]] == ["weight", "input", "output"]
     for block in content["blocks"]:
         for row in block["rows"]:
-            assert row["largest_difference"] < 1e-5
+            assert row["largest_difference"] < 1e-5 * row["largest_output"]
+            assert row["largest_difference_in_double"] < 1e-10
             assert row["numbers_before"] == 64 * 50 + 50 * 50 + 50 * 10
             before, after = row["inputs_after"], 0
             for units in row["units_after"]:
@@ -66,11 +67,12 @@ def test_the_distance_is_one_between_outputs():
     for module in network:
         h = module.op(h, *median_weights(module)) if isinstance(module, BayesianLayer) else module(h)
     with torch.no_grad():
-        assert groups.distance(network, small, x) == pytest.approx(
-            float((small.network(x) - h).abs().max()), abs=1e-5
-        )
+        found = groups.distance(network, small, x)
+        assert found[0] == pytest.approx(float((small.network(x) - h).abs().max()), abs=1e-5)
+        assert found[1] == pytest.approx(float(h.abs().max()), rel=1e-5)
+        assert groups.distance_in_double(network, x) < 1e-12
         small.network[-1].bias[3] += 0.5
-    assert groups.distance(network, small, x) == pytest.approx(0.5, abs=1e-4)
+    assert groups.distance(network, small, x)[0] == pytest.approx(0.5, abs=1e-4)
 
 
 def test_the_page_shows_what_the_files_say():
@@ -78,4 +80,6 @@ def test_the_page_shows_what_the_files_say():
     page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
     assert stored
     assert tables.with_section(page, groups.markdown(stored)) == page, "run: sparsebnn reproduce groups"
-    assert all(r["largest_difference"] < 1e-5 for c in stored for b in c["blocks"] for r in b["rows"])
+    rows = [row for content in stored for block in content["blocks"] for row in block["rows"]]
+    assert all(row["largest_difference"] < 1e-5 * row["largest_output"] for row in rows)
+    assert all(row["largest_difference_in_double"] < 1e-10 for row in rows)

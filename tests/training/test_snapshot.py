@@ -7,7 +7,7 @@ import torch
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.networks import density
-from sparsebnn.training import BeforeRefit, Callback, Cosine, CutAtRefit, Settings
+from sparsebnn.training import BeforeRefit, Callback, Cosine, CutAtRefit, PhasedSettings, Settings
 from training.runs import fit, make_data, make_network
 
 SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
@@ -90,3 +90,46 @@ def test_a_late_cut_says_what_it_needs():
         fit(make_network(), make_data(), free, callbacks=[CutAtRefit([0.1, 0.2])])
     with pytest.raises(InvalidInput, match="no target_density"):
         fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])
+
+
+PHASED = PhasedSettings(
+    epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free=0.3, refit=0.2, target_density=0.3
+)
+
+
+def test_the_first_part_is_a_training_of_its_own():
+    """Three epochs of ten: the same numbers as three epochs with ordinary settings and no target."""
+    kept = BeforeRefit()
+    run = fit(make_network(), make_data(), PHASED, replicates=2, callbacks=[kept])
+    own = Settings(epochs=3, batch_size=8, learning_rate=1e-2, warmup=0.5)
+    alone = fit(make_network(), make_data(), own, replicates=2)
+    assert kept.epoch == 3
+    for ours, theirs, last in zip(kept.networks, alone.networks, run.networks):
+        for (name, value), wanted in zip(ours.state_dict().items(), theirs.state_dict().values()):
+            torch.testing.assert_close(value, wanted, rtol=0, atol=0, msg=name)
+        assert density(last).overall == pytest.approx(0.3, abs=0.02)
+    before, after = (run.history[e].density for e in (2, 9))
+    assert min(before) > max(after)
+
+
+def test_every_part_has_a_schedule_of_its_own():
+    rates = [PHASED.rate_factor("", epoch) for epoch in range(10)]
+    assert rates[:3] == [Cosine().factor(e, 3) for e in range(3)]
+    assert rates[3:8] == [Cosine().factor(e, 5) for e in range(5)]
+    assert rates[8:] == [Cosine().factor(e, 2) for e in range(2)]
+    assert PHASED.rate_factor("inclusion_logit", 8) == 0.0
+    assert [PHASED.warmth(epoch) for epoch in (0, 1, 5)] == pytest.approx([2 / 3, 1.0, 1.0])
+
+
+def test_the_refit_can_be_hotter():
+    hot = dataclasses.replace(PHASED, refit_heat=5.0, temperature=0.1)
+    assert [hot.beta(epoch) for epoch in (0, 4, 7, 8, 9)] == pytest.approx([0.2 / 3, 0.1, 0.1, 0.5, 0.5])
+
+
+def test_phases_must_fit():
+    with pytest.raises(InvalidInput, match="'refit_heat' of PhasedSettings must be greater than 0"):
+        dataclasses.replace(PHASED, refit_heat=0.0)
+    with pytest.raises(InvalidInput, match="'free' of PhasedSettings must be a share of the epochs"):
+        dataclasses.replace(PHASED, free=0.8)
+    with pytest.raises(InvalidInput, match="'target_density' of PhasedSettings"):
+        dataclasses.replace(PHASED, target_density=None)

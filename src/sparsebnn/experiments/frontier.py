@@ -1,6 +1,6 @@
 """Beyond the paper: accuracy, density and calibration under the recommended recipe.
 
-Four stages, each of which leaves its files and skips what is there:
+Five stages, each of which leaves its files and skips what is there:
 
 ``choose``
     settings on validation rows, ``results/frontier/choose-<dataset>-<architecture>-<method>.json``
@@ -10,6 +10,8 @@ Four stages, each of which leaves its files and skips what is there:
     ``results/frontier/<dataset>-<architecture>-<method>.json``, with the fields of the tables' files;
 ``densities``
     target densities from 0.5% to 10%, and magnitude pruning (method ``pruned``) at the same ones;
+``targets``
+    the same target densities by the controller alone, with no refit after it;
 ``page``
     tables and picture from these files.
 
@@ -48,7 +50,7 @@ from sparsebnn.training import train
 
 __all__ = ["METHODS", "STAGES", "Final", "main"]
 
-STAGES = ("choose", "final", "densities", "page")
+STAGES = ("choose", "final", "densities", "targets", "page")
 METHODS = ("lrt", "flow", "pruned")
 _NAME = "frontier"
 _CLAIM = "Beyond the paper: accuracy, density and calibration under the recommended recipe."
@@ -154,13 +156,13 @@ def _final(given: argparse.Namespace, argv: Sequence[str] | None) -> None:
         raise SystemExit(1)
 
 
-def _densities(given: argparse.Namespace) -> None:
-    for dataset, architecture, method in _cells(given, METHODS):
-        path = frontier_plan.file_of(given, frontier_curve.stem(dataset, architecture, method))
+def _curves(given: argparse.Namespace, stage: str) -> None:
+    for dataset, architecture, method in _cells(given, METHODS if stage == "densities" else ("lrt", "flow")):
+        path = frontier_plan.file_of(given, frontier_curve.stem(dataset, architecture, method, stage))
         if path.exists() and not given.force:
             print(f"{path.stem}: already there")
             continue
-        content = frontier_curve.run(given, _data(given, dataset), dataset, architecture, method)
+        content = frontier_curve.run(given, _data(given, dataset), dataset, architecture, method, stage)
         provenance.write_json(path, provenance.rounded(content))
         print(frontier_report.curve_lines(content))
         print(f"Wrote {path}.", flush=True)
@@ -176,7 +178,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--architectures", nargs="+", choices=ARCHITECTURES, default=["fc"], help="default fc")
     add("--methods", nargs="+", choices=METHODS, help="default lrt flow, and pruned for densities")
     add("--programs", type=int, nargs="+", help="choose: which of the cell's programs (from 0; default all)")
-    add("--seeds", type=int, default=2, help="choose: seeds per candidate (default 2)")
+    add("--seeds", type=int, default=2, help="choose, targets: seeds per candidate or target (default 2)")
     add("--choose-draws", type=int, help="choose: draws of each predictor (default 20)")
     add("--chosen-on", default="kmnist", help="whose choice serves a data set without one (default kmnist)")
     add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")
@@ -197,8 +199,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         _choose(given)
     if "final" in given.stage:
         _final(given, argv)
-    if "densities" in given.stage:
-        _densities(given)
+    for stage in ("densities", "targets"):
+        if stage in given.stage:
+            _curves(given, stage)
     if "page" in given.stage:
         frontier_report.write(Path(given.out), given.quick)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,9 +28,9 @@ __all__ = ["run", "stem", "targets_of"]
 _QUICK_TARGETS = (0.02, 0.10)
 
 
-def stem(dataset: str, architecture: str, method: str) -> str:
+def stem(dataset: str, architecture: str, method: str, stage: str = "densities") -> str:
     """The name of a curve's file."""
-    return f"densities-{dataset}-{architecture}-{method}"
+    return f"{stage}-{dataset}-{architecture}-{method}"
 
 
 def targets_of(given: argparse.Namespace) -> tuple[float, ...]:
@@ -38,25 +39,36 @@ def targets_of(given: argparse.Namespace) -> tuple[float, ...]:
 
 
 def run(
-    given: argparse.Namespace, data: datasets.Dataset, dataset: str, architecture: str, method: str
+    given: argparse.Namespace,
+    data: datasets.Dataset,
+    dataset: str,
+    architecture: str,
+    method: str,
+    stage: str = "densities",
 ) -> dict[str, Any]:
-    """One curve: a block per target density, a row per seed in it."""
+    """One curve: a block per target density, a row per seed in it.
+
+    ``stage="targets"`` is about the controller alone: a few seeds, a gradual cut and no refit after it.
+    """
     began = time.perf_counter()
     targets, (seeds, _) = targets_of(given), cells.seeds_of(given.replicates, given.seed)
     of_method = "lrt" if method == "pruned" else method
     choice, source = chosen(given, dataset, architecture, method)
+    if stage == "targets":
+        seeds = seeds[: given.seeds]
+        choice = replace(choice, refit=0.0, cut="gradual", average_of="refitted")
     made = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
     made = frontier_plan.with_candidate(made, choice, targets[0])
     curve = _pruned if method == "pruned" else _ours
     rows, runs, settings = curve(
-        given, data, made, choice, targets, seeds, stem(dataset, architecture, method)
+        given, data, made, choice, targets, seeds, stem(dataset, architecture, method, stage)
     )
     blocks = [
         {"target": target, "replicates": rows[t * len(seeds) : (t + 1) * len(seeds)]}
         for t, target in enumerate(targets)
     ]
     return {
-        **frontier_plan.record(given, "densities", dataset, architecture, method, runs),
+        **frontier_plan.record(given, stage, dataset, architecture, method, runs),
         "settings": {**settings, "draws": given.draws},
         "chosen_by": source,
         "seeds": seeds,
@@ -88,7 +100,7 @@ def _ours(
             settings=made.settings,
             replicates=len(each),
             seed=seeds[0],
-            vary={"target_density": each} if choice.cut == "gradual" else {},
+            vary={"target_density": each} if choice.cut != "late" else {},
             callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )

@@ -18,12 +18,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sparsebnn.checks import check_choice
 from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.paper import Cell, from_recipe
 from sparsebnn.experiments.published import printed
 from sparsebnn.experiments.watching import Turn
 from sparsebnn.recipes import recipe
-from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, Run
+from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, PhasedSettings, Run, Settings
 
 __all__ = ["AVERAGES", "Candidate", "Lines", "Program", "TARGETS", "cell_of", "measured", "most_density"]
 
@@ -42,9 +43,10 @@ _MEASURES = ("accuracy", "nll", "ece", "brier")
 class Candidate:
     """What is chosen: temperature, rates, the refit's share, how the density is reached, what is averaged.
 
-    ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on) or
-    ``"late"`` (all at once when the refit begins). For a pruned network (``temperature`` 0) only the rate
-    and the refit mean something.
+    ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on),
+    ``"phased"`` (the same after a first half that is left free) or ``"late"`` (all at once when the refit
+    begins). ``heat`` multiplies the temperature in the refit of a phased cut. For a pruned network
+    (``temperature`` 0) only the rate and the refit mean something.
     """
 
     temperature: float
@@ -52,15 +54,17 @@ class Candidate:
     logit_rate: float = 1e-2
     refit: float = 0.2
     cut: str = "late"
+    heat: float = 1.0
     average_of: str = "free"
 
 
 @dataclass(frozen=True)
 class Program:
-    """Candidates trained together: they share refit and cut, everything else may differ between them."""
+    """Candidates trained together: they share refit, cut and heat; all else may differ."""
 
     refit: float
     cut: str
+    heat: float
     candidates: tuple[Candidate, ...]
 
 
@@ -72,33 +76,34 @@ def _grid(temperatures: Sequence[float], rates: Sequence[float]) -> list[tuple[f
     return [(temperature, rate) for temperature in temperatures for rate in rates]
 
 
-def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2) -> Program:
-    return Program(refit, cut, tuple(Candidate(t, rate, logit, refit, cut) for t, rate in pairs))
+def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2, heat: float = 1.0) -> Program:
+    each = tuple(Candidate(t, rate, logit, refit, cut, heat) for t, rate in pairs)
+    return Program(refit, cut, heat, each)
 
 
 _WIDE = [*_grid((0.1, 0.03, 0.01), _RATES), (0.3, 3e-3)]
 _BOTH = _grid((0.1, 0.03, 0.01), _RATES)
 PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
     ("fc", "lrt"): (
-        _program(0.4, "late", _WIDE),
-        _program(0.2, "late", _WIDE),
+        _program(0.2, "phased", _WIDE, heat=10.0),
+        _program(0.2, "phased", _WIDE, heat=30.0),
         _program(0.2, "gradual", _WIDE),
     ),
-    ("fc", "flow"): (_program(0.3, "late", _BOTH),),
+    ("fc", "flow"): (_program(0.2, "phased", _BOTH, heat=10.0),),
     ("lenet", "lrt"): (
-        _program(0.3, "late", _BOTH),
-        _program(0.2, "gradual", _grid((0.1, 0.03, 0.01), (3e-3,))),
+        _program(0.2, "phased", _BOTH, heat=10.0),
+        _program(0.2, "phased", _BOTH, heat=30.0),
     ),
-    ("lenet", "flow"): (_program(0.3, "late", _grid((0.1, 0.03), _RATES)),),
+    ("lenet", "flow"): (_program(0.2, "phased", _grid((0.1, 0.03), _RATES), heat=10.0),),
 }
 _PRUNED = tuple(_program(refit, "late", _grid((0.0,), _RATES)) for refit in (0.2, 0.4))
 # Digits have few steps, so their rates are larger.
 _DIGITS = tuple(
-    _program(refit, cut, _grid((0.3, 0.1, 0.03, 0.01), (1e-2, 2e-2)), 3e-2)
-    for refit, cut in ((0.4, "late"), (0.2, "late"), (0.2, "gradual"))
+    _program(0.2, cut, _grid((0.3, 0.1, 0.03), (1e-2, 2e-2)), 3e-2, heat)
+    for cut, heat in (("phased", 10.0), ("phased", 1.0), ("gradual", 1.0))
 )
 _DIGITS_PRUNED = tuple(_program(refit, "late", _grid((0.0,), (3e-3, 1e-2))) for refit in (0.2, 0.4))
-_QUICK = tuple(_program(0.3, cut, _grid((0.1,), (1e-2,)), 3e-2) for cut in ("late", "gradual"))
+_QUICK = tuple(_program(0.3, cut, _grid((0.1,), (1e-2,)), 3e-2) for cut in ("late", "phased"))
 _QUICK_PRUNED = (_program(0.3, "late", _grid((0.0,), (1e-2, 3e-3))),)
 
 
@@ -147,17 +152,20 @@ def cell_of(
     return replace(made, settings=replace(settings, epochs=epochs or settings.epochs))
 
 
-def with_candidate(made: Cell, chosen: Candidate, target: float) -> Cell:
+def with_candidate(made: Cell, chosen: Candidate, target: float | tuple[float, ...]) -> Cell:
     """A cell trained as a candidate says, down to ``target``; a late cut needs :func:`watchers` too."""
-    settings = replace(
-        made.settings,
-        temperature=chosen.temperature,
-        learning_rate=chosen.rate,
-        learning_rates={"inclusion_logit": chosen.logit_rate},
-        refit=chosen.refit,
-        target_density=target if chosen.cut == "gradual" else None,
-    )
-    return replace(made, settings=settings)
+    check_choice(chosen.cut, ("gradual", "phased", "late"), "cut", "a candidate")
+    fields = {
+        **vars(made.settings),
+        "temperature": chosen.temperature,
+        "learning_rate": chosen.rate,
+        "learning_rates": {"inclusion_logit": chosen.logit_rate},
+        "refit": chosen.refit,
+        "target_density": None if chosen.cut == "late" else target,
+    }
+    if chosen.cut == "phased":
+        return replace(made, settings=PhasedSettings(**fields, refit_heat=chosen.heat))
+    return replace(made, settings=Settings(**fields))
 
 
 def watchers(cut: str, targets: float | Sequence[float], path: Path | None = None) -> list[Any]:

@@ -80,7 +80,7 @@ def final_tables(results: Path) -> str:
         "Δ paper",
         "density",
         "limit",
-        "before refit, %",
+        "median model of the first posterior, % @density",
     ]
     second = [
         "",
@@ -110,7 +110,8 @@ def _accuracy(
         ]
     early = _NONE
     if "accuracy_median_free" in rows[0]:
-        early = f"{np.median(_values(rows, 'accuracy_median_free')):.2f}"
+        own = statistics.fmean(row["density_free"] for row in rows)
+        early = f"{np.median(_values(rows, 'accuracy_median_free')):.2f} @{own:.3f}"
     wanted = _NONE if aim is None else signed(aim)
     return [
         spread(average),
@@ -148,7 +149,7 @@ def chosen_table(results: Path) -> str:
                 f"{_title(dataset, architecture)}, {name}",
                 str(len(content["rows"])),
                 *([_NONE, ours[1], _NONE] if pruned else ours),
-                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut"),
+                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}"),
                 _NONE if pruned else averages,
                 *([_NONE, figures[1]] if pruned else figures),
                 f"{at['density']:.4f}",
@@ -159,6 +160,35 @@ def chosen_table(results: Path) -> str:
     head = ["", "candidates", "temperature", "rate", "logit rate", "refit", "averages over the posterior"]
     head += ["validation averaging, % (NLL)", "median model, % (NLL)", "density"]
     return pipes(head, rows) + "\n"
+
+
+def temperature_table(results: Path) -> str:
+    """What the temperature does, on validation rows: phased candidates with the chosen rate, free density."""
+    rows = []
+    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow")):
+        free = [r for r in content["rows"] if r["cut"] == "phased" and r["average_of"] == "free"]
+        rates = [content["chosen"]["rate"], content["chosen"]["logit_rate"]]
+        own = [r for r in free if [r["rate"], r["logit_rate"]] == rates]
+        for row in sorted(own, key=lambda r: (r["heat"], -r["temperature"])):
+            models = [
+                f"{100 * row[f'accuracy_{m}']:.2f} | {row[f'nll_{m}']:.4f} | {row[f'ece_{m}']:.4f}"
+                for m in ("average", "median")
+            ]
+            rows.append(
+                [
+                    f"{_title(dataset, architecture)}, {NAMES[method]}",
+                    f"{row['temperature']:g}",
+                    f"{row['density_free']:.3f}",
+                    models[0],
+                    f"{row['temperature'] * row['heat']:g}",
+                    models[1],
+                ]
+            )
+    if not rows:
+        return "Nothing tried yet.\n"
+    head = ["", "temperature", "density it leaves", "averaging, % | NLL | ECE", "in the refit"]
+    head.append("median model at the limit, % | NLL | ECE")
+    return pipes(" | ".join(head).split(" | "), [" | ".join(row).split(" | ") for row in rows]) + "\n"
 
 
 def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], name: str, digits: int = 2) -> str:
@@ -178,8 +208,7 @@ def curve_table(results: Path) -> str:
         for block in content["rows"]:
             own = block["replicates"]
             off = max(abs(row["density"] / block["target"] - 1.0) for row in own)
-            free = max(abs(row.get("density_free", row["density"]) / block["target"] - 1.0) for row in own)
-            row = [f"{100 * block['target']:g}%", f"{100 * free:.1f}%, {100 * off:.1f}%"]
+            row = [f"{100 * block['target']:g}%", f"{100 * off:.1f}%"]
             row += [
                 f"{np.median(_values(own, 'accuracy_median')):.2f}",
                 f"{np.median(_values(own, 'nll_median')):.4f}",
@@ -194,10 +223,34 @@ def curve_table(results: Path) -> str:
                 ]
                 row += [f"{np.median(_values(cut, 'nll_median')):.4f}", difference(own, cut, "nll_median", 4)]
             rows.append(row)
-        head = ["target", "largest miss: before, after refit", "median model, %", "NLL"]
+        head = ["target", "largest miss", "median model, %", "NLL"]
         head += ["pruned, %", "ours − pruned", "pruned NLL", "ours − pruned"]
         blocks.append(f"{_title(dataset, architecture)}, {NAMES[method]}:\n\n{pipes(head, rows)}\n")
     return "\n".join(blocks) or "No curves yet.\n"
+
+
+def target_table(results: Path) -> str:
+    """The controller alone: how far from its target the density is after the last epoch."""
+    rows = []
+    for dataset, architecture, method, content in _places(results, "targets-", ("lrt", "flow")):
+        for block in content["rows"]:
+            own = block["replicates"]
+            kept = [row["density"] for row in own]
+            off = max(abs(value / block["target"] - 1.0) for value in kept)
+            rows.append(
+                [
+                    f"{_title(dataset, architecture)}, {NAMES[method]}",
+                    f"{100 * block['target']:g}%",
+                    f"{100 * min(kept):.3f}–{100 * max(kept):.3f}%",
+                    f"{100 * off:.1f}%",
+                    f"{np.median(_values(own, 'accuracy_median')):.2f}",
+                    f"{np.median(_values(own, 'accuracy_average')):.2f}",
+                ]
+            )
+    if not rows:
+        return "Not run yet.\n"
+    head = ["", "target", "reached", "largest miss", "median model, %", "averaging, %"]
+    return pipes(head, rows) + "\n"
 
 
 def _same_target(content: Result, target: float) -> list[dict[str, Any]] | None:
@@ -231,7 +284,9 @@ def markdown(results: Path) -> str:
     parts = {
         "Ten seeds on the test rows": final_tables(results),
         "What the validation rows chose": chosen_table(results),
+        "What the temperature does (validation rows)": temperature_table(results),
         "Target densities, beside magnitude pruning": curve_table(results),
+        "Target densities by the controller alone, no refit": target_table(results),
         "What the flow is worth": pair_table(results),
     }
     return "\n".join(f"**{title}**\n\n{body}" for title, body in parts.items())
@@ -304,6 +359,8 @@ def _panel(axis: Any, curves: dict[str, Result], measure: str) -> None:
         axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.set_xticks([0.5, 1, 2, 5, 10], labels=["0.5", "1", "2", "5", "10"])
+    axis.minorticks_off()
     axis.set_xlabel("density, %")
     axis.grid(alpha=0.3, which="both")
 

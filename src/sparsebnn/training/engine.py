@@ -30,9 +30,6 @@ _log = logging.getLogger("sparsebnn")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
-# A target density is approached from the first to the second of these shares of the epochs with a free
-# structure: not before the inclusions mean something, and not so late that nothing can adapt.
-_APPROACH = (0.2, 0.8)
 State = dict[str, dict[str, Tensor]]
 
 
@@ -248,7 +245,7 @@ class Engine:
     def _steer(self, epoch: int) -> None:
         """Between epochs: the density's controller, and the moment the structure is fixed."""
         start = self.settings.refit_from
-        begin, end = (share * start for share in _APPROACH)
+        begin, end = self.settings.approach
         if self.targets is not None and begin <= epoch < start:
             controlled(self.replicas, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
         if self.settings.refit and epoch == start:

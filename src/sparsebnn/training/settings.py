@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.training.schedules import Cosine, Schedule, schedule
 
-__all__ = ["Settings"]
+__all__ = ["PhasedSettings", "Settings"]
 
 _LOGITS = "inclusion_logit"
+# A target density is approached from the first to the second of these shares of the epochs with a free
+# structure: not before the inclusions mean something, and not so late that nothing can adapt.
+_APPROACH = (0.2, 0.8)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,17 @@ class Settings:
         """The first epoch with a fixed structure; the number of epochs if there is none."""
         return self.epochs - round(self.refit * self.epochs)
 
+    @property
+    def free_until(self) -> int:
+        """The first epoch after the part whose posterior is worth averaging over: that of the refit."""
+        return self.refit_from
+
+    @property
+    def approach(self) -> tuple[float, float]:
+        """Between which epochs a target density is approached."""
+        begin, end = _APPROACH
+        return begin * self.refit_from, end * self.refit_from
+
     def warmth(self, epoch: int) -> float:
         """How far the warm-up has come in an epoch, up to 1."""
         ramp = self.warmup * self.epochs
@@ -107,3 +121,59 @@ class Settings:
     def rate(self, group: str, epoch: int) -> float:
         """The learning rate of a group of parameters in an epoch."""
         return self.base_rate(group) * self.rate_factor(group, epoch)
+
+
+@dataclass(frozen=True)
+class PhasedSettings(Settings):
+    """Three parts: free training, the way down to the target density, the refit.
+
+    The first ``free`` share of the epochs is a training of its own, with warm-up and schedule, and no
+    target; its posterior is the one to average over (:class:`~sparsebnn.training.BeforeRefit` keeps it).
+    Then the rates begin again and the density comes down to its target, at the latest after three fifths
+    of the part; then the structure is fixed and refitted. With few weights left the KL weighs less beside
+    the data, so the refit may have a higher temperature: ``refit_heat`` times the others'.
+
+    >>> settings = PhasedSettings(epochs=100, free=0.5, refit=0.2, target_density=0.02)
+    >>> settings.free_until, settings.approach, settings.refit_from
+    (50, (50, 68.0), 80)
+    """
+
+    free: float = 0.5
+    refit_heat: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.free_until < self.refit_from:
+            expected = "a share of the epochs that leaves some before the refit"
+            raise invalid("free", "PhasedSettings", expected, self.free)
+        if not self.refit_heat > 0.0:
+            raise invalid("refit_heat", "PhasedSettings", "greater than 0", self.refit_heat)
+        if self.target_density is None:
+            advice = "Without a target there is nothing to come down to: use Settings."
+            raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
+
+    @property
+    def free_until(self) -> int:
+        """The first epoch of the second part."""
+        return round(self.free * self.epochs)
+
+    @property
+    def approach(self) -> tuple[float, float]:
+        """Between which epochs the target density is approached."""
+        return self.free_until, self.free_until + 0.6 * (self.refit_from - self.free_until)
+
+    def warmth(self, epoch: int) -> float:
+        """How far the warm-up, a share of the first part, has come, up to 1; in the refit, its heat."""
+        if epoch >= self.refit_from:
+            return self.refit_heat
+        ramp = self.warmup * self.free_until
+        return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
+
+    def rate_factor(self, group: str, epoch: int) -> float:
+        """What a group's schedule makes of its rate in an epoch; every part begins anew."""
+        if epoch >= self.refit_from:
+            return super().rate_factor(group, epoch)
+        chosen = schedule(self.schedules.get(group, self.schedule))
+        if epoch < self.free_until:
+            return chosen.factor(epoch, self.free_until)
+        return chosen.factor(epoch - self.free_until, self.refit_from - self.free_until)

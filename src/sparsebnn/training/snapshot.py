@@ -26,7 +26,8 @@ class BeforeRefit(Callback):
     With a fixed structure nothing is left to average over but the weights that are there. So a training
     with a refit has two results: the posterior before it, to average over, and the one after it, whose
     median probability model has had time to do without the rest. This callback keeps the first (in
-    ``path`` too, for a run that is interrupted and resumed); the run has the second.
+    ``path`` too, for a run that is interrupted and resumed); the run has the second. With
+    :class:`~sparsebnn.training.PhasedSettings` the first is the posterior at the end of the free part.
 
     >>> import torch
     >>> from sparsebnn import Settings, mlp, train
@@ -45,12 +46,12 @@ class BeforeRefit(Callback):
 
     def on_train_start(self, run: Run) -> None:
         """A run that goes on after that moment finds it in the file."""
-        if self.path is not None and self.path.exists() and run.epoch >= run.settings.refit_from:
+        if self.path is not None and self.path.exists() and run.epoch >= run.settings.free_until:
             self._stacked, header = checkpoint.read(self.path)
             self.epoch, self._run = header["epoch"], run
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
-        if epoch.epoch + 1 == run.settings.refit_from < run.settings.epochs:
+        if epoch.epoch + 1 == run.settings.free_until < run.settings.epochs:
             self.epoch, self._run = epoch.epoch + 1, run
             now = {**run.replicas.parameters, **run.replicas.varied}
             self._stacked = {name: value.clone() for name, value in now.items()}
