@@ -67,6 +67,28 @@ def test_the_choice_measures_both_posteriors_on_validation_rows(folder):
     assert free["accuracy_median"] == refitted["accuracy_median"]
 
 
+def test_an_interrupted_choice_keeps_its_programs(folder, tmp_path, monkeypatch):
+    """Stopped in the second program: the first is not trained again, and the file is the same."""
+    real, trained = frontier_choose._program, []
+
+    def program(*given):
+        trained.append(given[4].cut)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(frontier_choose, "_program", program)
+    argv = [*words(tmp_path, "--stage", "choose"), "--methods", "lrt"]
+    with pytest.raises(KeyboardInterrupt):
+        frontier.main(argv)
+    parts = tmp_path / "results" / "frontier" / "parts"
+    assert [path.name for path in parts.iterdir()] == ["choose-digits-fc-lrt.0.json"]
+    frontier.main(argv)
+    assert trained == ["late", "phased", "phased"]
+    assert not parts.exists()
+    assert result(tmp_path, "choose-digits-fc-lrt")["rows"] == result(folder, "choose-digits-fc-lrt")["rows"]
+
+
 def test_the_final_cell_has_the_tables_fields_and_the_choice(folder):
     content, choice = result(folder, "digits-fc-lrt"), result(folder, "choose-digits-fc-lrt")["chosen"]
     assert (content["dataset"], content["architecture"], content["method"]) == ("digits", "fc", "lrt")

@@ -120,8 +120,8 @@ def _choose(given: argparse.Namespace) -> None:
         if path.exists() and not given.force:
             print(f"{path.stem}: already there")
             continue
-        content = frontier_choose.run(given, _data(given, dataset), dataset, architecture, method)
-        print(f"Wrote {frontier_choose.write(given, content)}.", flush=True)
+        path = frontier_choose.run(given, _data(given, dataset), dataset, architecture, method)
+        print(f"Wrote {path}.", flush=True)
 
 
 def _jobs(given: argparse.Namespace) -> list[Job]:

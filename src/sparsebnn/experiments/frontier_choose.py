@@ -10,6 +10,7 @@ If no candidate is sparse enough, the sparsest. The test rows are not looked at.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -46,28 +47,29 @@ def stem(dataset: str, architecture: str, method: str) -> str:
 
 def run(
     given: argparse.Namespace, data: datasets.Dataset, dataset: str, architecture: str, method: str
-) -> dict[str, Any]:
-    """Train what is tried for a cell, measure it on the validation rows, take one by the rule."""
+) -> Path:
+    """Train what is tried for a cell, measure it on the validation rows, take one by the rule; its file.
+
+    A program's rows are kept as soon as they are there, and an interrupted run goes on after them.
+    """
     began = time.perf_counter()
     of_method = "lrt" if method == "pruned" else method
     base = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
     programs = frontier_plan.programs_of(architecture, method, dataset, given.quick)
     if given.programs:
         programs = tuple(programs[i] for i in given.programs)
-    rows: list[dict[str, Any]] = []
-    runs: list[Run] = []
+    parts = []
     for number, program in enumerate(programs):
         label = f"choose {dataset}-{architecture}-{method} [{number + 1}/{len(programs)}]"
-        train_program = _pruned_program if method == "pruned" else _program
-        found, trained = train_program(given, data, dataset, base, program, label)
-        rows += found
-        runs += trained
+        path = frontier_plan.file_of(given, f"parts/{stem(dataset, architecture, method)}.{number}")
+        parts.append((path, _part(path, given, data, dataset, base, program, method, label)))
+    rows = [row for _, part in parts for row in part["rows"]]
     most, held = most_density(architecture, dataset), held_out_rows(dataset)
     winner = choose(rows, most, held)
     print(table(rows, winner))
     fields = [field.name for field in dataclasses.fields(Candidate)]
-    return {
-        **frontier_plan.record(given, "choose", dataset, architecture, method, runs),
+    content = {
+        **frontier_plan.record(given, "choose", dataset, architecture, method, _together(parts)),
         "settings": base.record(),
         "held_out": held,
         "most_density": most,
@@ -77,6 +79,45 @@ def run(
         "seconds": round(time.perf_counter() - began, 1),
         "rows": rows,
     }
+    written = write(given, content)
+    for path, _ in parts:
+        path.unlink()
+    with contextlib.suppress(OSError):  # another cell's parts are still there
+        parts[0][0].parent.rmdir()
+    return written
+
+
+def _part(
+    path: Path,
+    given: argparse.Namespace,
+    data: datasets.Dataset,
+    dataset: str,
+    base: Cell,
+    program: Program,
+    method: str,
+    label: str,
+) -> dict[str, Any]:
+    """One program's rows: as an interrupted run of the same left them, or trained now and kept."""
+    of = {"settings": base.record(), "program": dataclasses.asdict(program), "method": method}
+    of |= {"seeds": given.seeds, "draws": given.choose_draws, "seed": given.seed, "dataset": dataset}
+    of = json.loads(json.dumps(of))
+    if path.exists() and not given.force:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == of:
+            print(f"{label}: already there", flush=True)
+            return kept
+    train_program = _pruned_program if method == "pruned" else _program
+    rows, runs = train_program(given, data, dataset, base, program, label)
+    part = {"of": of, "rows": rows, "trained": frontier_plan.spent(runs)}
+    provenance.write_json(path, part)
+    return part
+
+
+def _together(parts: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any]:
+    """Programs as one: the first one's device, seconds summed."""
+    each = [part["trained"] for _, part in parts]
+    seconds = {n: round(sum(one[n] for one in each), 3) for n in ("train_seconds", "compile_seconds")}
+    return {**each[0], **seconds, "stopped": [entry for one in each for entry in one["stopped"]]}
 
 
 _Found = tuple[list[dict[str, Any]], list[Run]]

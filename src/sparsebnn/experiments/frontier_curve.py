@@ -68,7 +68,7 @@ def run(
         for t, target in enumerate(targets)
     ]
     return {
-        **frontier_plan.record(given, stage, dataset, architecture, method, runs),
+        **frontier_plan.record(given, stage, dataset, architecture, method, frontier_plan.spent(runs)),
         "settings": {**settings, "draws": given.draws},
         "chosen_by": source,
         "seeds": seeds,

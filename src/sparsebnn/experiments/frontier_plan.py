@@ -244,8 +244,24 @@ def of_state(row: dict[str, Any], average_of: str) -> dict[str, Any]:
     return own
 
 
+def spent(runs: Sequence[Run]) -> dict[str, Any]:
+    """On what, how and how long trainings ran, and which replicates stopped."""
+    return {
+        "device": provenance.device_name(runs[0].batches.x.device),
+        "mode": runs[0].mode,
+        "train_seconds": round(sum(run.train_seconds for run in runs), 3),
+        "compile_seconds": round(sum(run.compile_seconds for run in runs), 3),
+        "stopped": [str(stopped) for run in runs for stopped in run.stopped],
+    }
+
+
 def record(
-    given: argparse.Namespace, stage: str, dataset: str, architecture: str, method: str, runs: Sequence[Run]
+    given: argparse.Namespace,
+    stage: str,
+    dataset: str,
+    architecture: str,
+    method: str,
+    trained: dict[str, Any],
 ) -> dict[str, Any]:
     """Where a file's numbers come from. Folders are left out: they name a machine, not a result."""
     commit, source = provenance.commit_and_source()
@@ -264,11 +280,7 @@ def record(
         "commit": commit,
         "commit_source": source,
         "versions": provenance.versions(),
-        "device": provenance.device_name(runs[0].batches.x.device),
-        "mode": runs[0].mode,
-        "train_seconds": round(sum(run.train_seconds for run in runs), 3),
-        "compile_seconds": round(sum(run.compile_seconds for run in runs), 3),
-        "stopped": [str(stopped) for run in runs for stopped in run.stopped],
+        **trained,
     }
 
 
