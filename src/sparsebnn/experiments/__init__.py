@@ -21,6 +21,7 @@ STUDIES: dict[str, str] = {
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
     "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
     "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
+    "across_devices": "A model saved on one device, loaded on another: the same predictions.",
     "column_choice": "Which columns the estimators choose, where it is known which matter.",
     "defaults": "The estimators' defaults beside scikit-learn's, on its bundled data sets.",
 }
