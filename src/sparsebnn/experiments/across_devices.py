@@ -2,8 +2,8 @@
 
 ``python -m sparsebnn.experiments.across_devices --device cuda --out FOLDER`` trains a small network of every
 family there, saves each, and writes what each predicts (torch and numpy are enough). On another machine
-``python -m sparsebnn.experiments.across_devices --check FOLDER`` loads them on its CPU, predicts the same rows
-and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
+``python -m sparsebnn.experiments.across_devices --check FOLDER`` loads them on its CPU, predicts the same
+rows and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ own training rows, which the study puts down to the bound. If an optimiser were 
 exist, and the place to look for it is a network that is right on every row. So the same bound is climbed from
 the study's start; from there for four times as long; from the solution of a plain network that is right
 everywhere, with small variances and every weight there, in two lengths; and from a plain network of 20
-units, the other 980 silent (means 0, small variances). Each end is judged by the mean of many draws of the bound on all rows.
+units, the other 980 silent (means 0, small variances). Each end is judged by the mean of many draws of the
+bound on all rows.
 
 Run: ``python -m sparsebnn.experiments.uncertainty_starts``.
 """
@@ -13,7 +14,7 @@ Run: ``python -m sparsebnn.experiments.uncertainty_starts``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -135,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = arguments("uncertainty_starts", "The bound of the study of uncertainty, from other starts.", argv)
     spec = Spec(seed=given.seed)
     if given.quick:
-        spec = Spec(("lrt",), (5,), data_sets=1, hidden=30, units=8, plain_steps=300, draws=5, seed=given.seed)
+        few = {"data_sets": 1, "hidden": 30, "units": 8, "plain_steps": 300, "draws": 5}
+        spec = replace(spec, methods=("lrt",), steps=(5,), **few)
     torch.set_num_threads(1)
     study = Study("uncertainty_starts", given)
     rows = run(spec)
