@@ -56,7 +56,8 @@ def test_memory_that_is_taken_is_seen():
         "taken = b'x' * (300 << 20)\n"
         "print(_peak() - before)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert 0.25 < float(done.stdout) < 0.4
 
 
