@@ -68,3 +68,13 @@ def test_the_page_is_renewed_between_its_marks():
     assert "Measured on a machine, 2 cores, load 0.5 before." in text
     assert text.startswith("a\n")
     assert text.endswith("\nb")
+
+
+def test_the_page_says_what_the_file_says():
+    record = json.loads((ROOT / "results/bench/estimators.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/defaults.md").read_text(encoding="utf-8")
+    assert estimators.page(page, record) == page
+    for row in record["rows"]:
+        seconds, memory = estimators.LIMITS[row["rows"]]
+        assert row["seconds"] < seconds
+        assert memory is None or row["gibibytes_above"] < memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,3 +193,10 @@ def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monke
     if left_out:
         assert sum(map(len, asked["unseen"])) == rows
     assert model.sharpness_ == 1.0  # not calibrated
+
+
+def test_the_page_says_what_the_results_file_says():
+    root = Path(__file__).resolve().parents[2]
+    record = json.loads((root / "results/column_choice/column_choice.json").read_text(encoding="utf-8"))
+    text = (root / "docs/defaults.md").read_text(encoding="utf-8")
+    assert column_choice.page(text, record["rows"]) == text
