@@ -281,7 +281,8 @@ def _side_by_side(spec: Spec, given: argparse.Namespace, device: str) -> tuple[l
     for path in paths.values():
         path.unlink(missing_ok=True)
     # Each worker's compiler would otherwise start as many helpers as there are cores.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // given.workers)))
+    helpers = max(1, (os.cpu_count() or 1) // given.workers)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(helpers))
     # A fresh interpreter each: CUDA does not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     waiting = list(paths.items())
