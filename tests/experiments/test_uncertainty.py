@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,3 +272,12 @@ def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():
     outputs = std * torch.randn(4000, 6, 5, generator=random)
     each = outputs.log_softmax(-1)[:, torch.arange(6), y].sum(-1)
     assert abs(elbo - float(each.mean())) < 4.0 * math.hypot(error, float(each.std()) / 4000**0.5)
+
+
+def test_the_page_shows_the_other_starts_as_measured():
+    root = Path(__file__).resolve().parents[2]
+    record = json.loads((root / "results/uncertainty_starts/uncertainty_starts.json").read_text())
+    text = (root / "docs/uncertainty.md").read_text(encoding="utf-8")
+    assert uncertainty_starts.page(text, record["rows"]) == text
+    best = {m: max(r["elbo"] for r in record["rows"] if r["method"] == m) for m in ("lrt", "dense")}
+    assert best["lrt"] > best["dense"]

@@ -13,8 +13,9 @@ Run: ``python -m sparsebnn.experiments.uncertainty_starts``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 import sparsebnn
 from sparsebnn import metrics
 from sparsebnn.baselines.deterministic import plain_mlp
-from sparsebnn.experiments.provenance import Study, arguments
+from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty import Spec as StudySpec
 from sparsebnn.experiments.uncertainty import problems
 from sparsebnn.experiments.uncertainty_methods import CLASSES, LIKELIHOOD, METHODS, Method
@@ -33,8 +34,9 @@ from sparsebnn.prediction import ClassPrediction, predict
 from sparsebnn.priors import SpikeSlabPrior
 from sparsebnn.training import Settings, train
 
-__all__ = ["Spec", "main", "run"]
+__all__ = ["Spec", "main", "page", "run", "table"]
 
+_OPENING, _CLOSING = "<!-- starts -->", "<!-- end of starts -->"
 STARTS = ("study", "right everywhere", "right everywhere, 20 units")
 
 
@@ -131,6 +133,29 @@ def _row(spec: Spec, method: Method, start: str, steps: int, k: int, x: Tensor, 
     }
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Means over data sets as Markdown: a line per method and start, bound and accuracy by length."""
+    lengths = list(dict.fromkeys(row["steps"] for row in rows))
+    heads = [f"{steps} steps: ELBO | accuracy" for steps in lengths]
+    lines = ["| method, start | " + " | ".join(heads) + " |", "|---" + "|---:" * (2 * len(lengths)) + "|"]
+    labels = {method.key: method.label for method in METHODS}
+    for key, start in dict.fromkeys((row["method"], row["start"]) for row in rows):
+        cells = [f"{labels[key]}, {start}"]
+        for steps in lengths:
+            own = [r for r in rows if (r["method"], r["start"], r["steps"]) == (key, start, steps)]
+            cells += [f"{sum(row['elbo'] for row in own) / len(own):.1f}"]
+            cells += [f"{sum(row['accuracy'] for row in own) / len(own):.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page with its table renewed."""
+    before, _, rest = text.partition(_OPENING)
+    _, _, after = rest.partition(_CLOSING)
+    return f"{before}{_OPENING}\n\n{table(rows)}\n\n{_CLOSING}{after}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.uncertainty_starts``"""
     given = arguments("uncertainty_starts", "The bound of the study of uncertainty, from other starts.", argv)
@@ -142,6 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = Study("uncertainty_starts", given)
     rows = run(spec)
     print(f"Wrote {study.save(spec, range(spec.seed, spec.seed + spec.data_sets), rows=rows)}.")
+    text = Path(given.out) / "docs" / "uncertainty.md"
+    if text.is_file():
+        text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0
 
 
