@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from scipy.stats import false_discovery_control
 
 from sparsebnn import storage
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, choosing
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, choosing
 from sparsebnn.estimators.choosing import _Asker, _mean_and_p, discoveries, worth
 from sparsebnn.experiments import column_choice
 from sparsebnn.layers import Linear
@@ -174,3 +175,28 @@ def _row(rows: int) -> dict:
         "median_models": {"precision": 0.2, "recall": 1.0, "chosen": 50.0},
         "used": {"precision": 1.0, "recall": 0.5, "chosen": 5.0},
     }
+
+
+@pytest.mark.parametrize(("rows", "left_out"), [(100, False), (400, True)])
+def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monkeypatch):
+    monkeypatch.setattr(base, "_ROWS_TO_SPARE", 400)
+    asked = {}
+
+    def spy(networks, forms, data, unseen, *others):
+        asked["unseen"] = unseen
+        return worth(networks, forms, data, unseen, *others)
+
+    monkeypatch.setattr(choosing, "worth", spy)
+    x = np.random.RandomState(0).randn(rows, 3)
+    model = SparseBNNRegressor(epochs=3).fit(x, x[:, 0])
+    assert (asked["unseen"] is not None) == left_out
+    if left_out:
+        assert sum(map(len, asked["unseen"])) == rows
+    assert model.sharpness_ == 1.0  # not calibrated
+
+
+def test_the_page_says_what_the_results_file_says():
+    root = Path(__file__).resolve().parents[2]
+    record = json.loads((root / "results/column_choice/column_choice.json").read_text(encoding="utf-8"))
+    text = (root / "docs/defaults.md").read_text(encoding="utf-8")
+    assert column_choice.page(text, record["rows"]) == text

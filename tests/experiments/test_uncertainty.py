@@ -2,15 +2,17 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data.clusters import five_clusters
-from sparsebnn.experiments import uncertainty, uncertainty_figures
+from sparsebnn.experiments import uncertainty, uncertainty_figures, uncertainty_starts
 from sparsebnn.experiments.uncertainty import Spec, cell, problems
 from sparsebnn.experiments.uncertainty_measures import (
     Problem,
@@ -240,3 +242,42 @@ def test_settings_are_chosen_by_the_training_objective(tmp_path):
     assert [row["method"] for row in rows] == ["lrt", "plain"]
     # Five classes, fifty rows, hardly any training: about 50 log 5 nats for the network of plain weights.
     assert rows[1]["objective"][0] == pytest.approx(-50 * math.log(5.0), rel=0.1)
+
+
+def test_other_starts_begin_where_they_say(tmp_path):
+    """Right on every row, at a far lower bound than the study's start."""
+    uncertainty_starts.main(["--quick", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "results/uncertainty_starts/uncertainty_starts.json").read_text())["rows"]
+    found = {row["start"]: row for row in rows}
+    # Five steps at a high rate may lose one or two of the fifty rows.
+    assert found["right everywhere"]["accuracy"] >= 0.94
+    assert found["right everywhere, 20 units"]["accuracy"] >= 0.94
+    assert found["study"]["accuracy"] < 0.5
+    assert found["right everywhere"]["elbo"] < found["study"]["elbo"] - 500.0
+
+
+def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():
+    """Nothing to pay: with q = p the KL is 0, and the bound is the mean log likelihood of draws."""
+    network = sparsebnn.mlp([2, 4, 5], family="gaussian")
+    with torch.no_grad():
+        for layer in (network[0], network[2]):
+            for family in (layer.weights, layer.biases):
+                family.mean.zero_()
+                family.raw_std.fill_(math.log(math.expm1(1.0)))
+    x, y = torch.zeros(6, 2), torch.arange(6) % 5
+    elbo, error = uncertainty_starts._bound(network, x, y, 400, 0)
+    random = torch.Generator().manual_seed(1)
+    hidden = torch.randn(4000, 6, 4, generator=random).relu()
+    std = (1.0 + (hidden**2).sum(-1, keepdim=True)).sqrt()
+    outputs = std * torch.randn(4000, 6, 5, generator=random)
+    each = outputs.log_softmax(-1)[:, torch.arange(6), y].sum(-1)
+    assert abs(elbo - float(each.mean())) < 4.0 * math.hypot(error, float(each.std()) / 4000**0.5)
+
+
+def test_the_page_shows_the_other_starts_as_measured():
+    root = Path(__file__).resolve().parents[2]
+    record = json.loads((root / "results/uncertainty_starts/uncertainty_starts.json").read_text())
+    text = (root / "docs/uncertainty.md").read_text(encoding="utf-8")
+    assert uncertainty_starts.page(text, record["rows"]) == text
+    best = {m: max(r["elbo"] for r in record["rows"] if r["method"] == m) for m in ("lrt", "dense")}
+    assert best["lrt"] > best["dense"]

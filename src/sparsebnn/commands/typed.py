@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["register"]
 
-_NAMES = {"nll": "log-loss", "ece": "calibration error", "r2": "R²", "rmse": "RMSE", "brier": "Brier score"}
+_NAMES = {"nll": "log-loss", "ece": "calib. error", "r2": "R²", "rmse": "RMSE", "brier": "Brier score"}
 
 
 def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[None]]) -> None:
@@ -122,7 +122,10 @@ def _show(record: dict[str, Any], out: Path) -> None:
     figures = {"sparsebnn": record["metrics"]["average"], "its sparse model": record["metrics"]["median"]}
     figures |= {each["name"]: each["metrics"] for each in record["baselines"]}
     names = list(figures["sparsebnn"])
-    table = Table("held-out rows", *(_NAMES.get(name, name) for name in names), box=SIMPLE_HEAD)
+    table = Table("held-out rows", box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        # A narrow terminal folds the methods' names, not the figures.
+        table.add_column(_NAMES.get(name, name), no_wrap=True)
     for method, measures in figures.items():
         table.add_row(method, *(_cell(measures.get(name)) for name in names))
     console.print(table)
@@ -131,10 +134,12 @@ def _show(record: dict[str, Any], out: Path) -> None:
     console.print(f"{record['density']:.1%} of the weights are left.", markup=False)
     console.print(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}", markup=False)
     console.print(f"{out}/ holds {', '.join(sorted(p.name for p in out.iterdir()))}.", markup=False)
+    if (out / "report.html").exists():
+        console.print(f"Open {out / 'report.html'} in a browser.", markup=False)
     console.print(f"Next: sparsebnn predict {out} new.csv; sparsebnn info {out}", markup=False)
 
 
 def _cell(measure: dict[str, float] | None) -> str:
     if measure is None or measure["value"] is None:
         return "–"
-    return f"{measure['value']:.3f} ({measure['low']:.3f}–{measure['high']:.3f})"
+    return f"{measure['value']:.3f}\n({measure['low']:.3f}–{measure['high']:.3f})"

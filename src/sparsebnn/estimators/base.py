@@ -40,6 +40,8 @@ __all__ = ["SparseBNN"]
 
 _FOLDS = 5
 _LEAST_TO_CALIBRATE = 30
+# From here on a fifth of the rows costs no accuracy worth having, and columns are better chosen by it.
+_ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
 _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
@@ -159,8 +161,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         return run
 
     def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
-        """Which rows each replicate leaves out; None where nothing is calibrated."""
-        if not self.calibrate or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
+        """Which rows each replicate leaves out, to calibrate or to choose columns; None where none are."""
+        wanted = self.calibrate or len(y) >= _ROWS_TO_SPARE
+        if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
         return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
@@ -203,7 +206,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.sharpness_ = 1.0
-        if self._fold is not None and len(living) == len(run.seeds):
+        if self.calibrate and self._fold is not None and len(living) == len(run.seeds):
             with _one_thread():
                 self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
         data = torch.from_numpy(x), y, torch.from_numpy(weight)

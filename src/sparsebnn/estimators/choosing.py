@@ -41,6 +41,7 @@ __all__ = ["LEVEL", "Worth", "discoveries", "worth"]
 LEVEL = 0.1
 _SHUFFLES = 5
 _DRAWS = 8
+_MANY_COLUMNS = 1000  # from a fraction of these on, fewer shuffles and draws of each
 _ROWS = 1000  # of each network: enough to see what 1 nat in 1000 is worth
 _LEAST_ROWS = 20
 
@@ -83,8 +84,9 @@ def worth(
     ``column_of`` says which of ``columns`` columns an input belongs to.
     """
     rows = unseen if unseen is not None and sum(map(len, unseen)) >= _LEAST_ROWS else None
+    effort = max(1, _MANY_COLUMNS // max(1, columns))
     askers = [
-        _Asker(network, form, data, None if rows is None else rows[k], sharpness, seed + k)
+        _Asker(network, form, data, None if rows is None else rows[k], sharpness, seed + k, effort)
         for k, (network, form) in enumerate(zip(networks, likelihoods))
     ]
     inputs = {int(c): torch.from_numpy(np.flatnonzero(column_of == c)) for c in np.unique(column_of)}
@@ -126,6 +128,7 @@ class _Asker:
         unseen: Tensor | None,
         sharpness: float,
         seed: int,
+        effort: int = _MANY_COLUMNS,
     ) -> None:
         own = copy.deepcopy(network).double().requires_grad_(False)
         assert isinstance(own, nn.Sequential)
@@ -140,7 +143,8 @@ class _Asker:
         rows = rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
         self.x, self.weight = x[rows].double(), weight[rows].double()
         self.y = y[rows].double() if y.is_floating_point() else y[rows]
-        self._prepare(draws=1 if unseen is not None else _DRAWS, noisy=unseen is None)
+        self.shuffles = min(_SHUFFLES, effort)
+        self._prepare(draws=1 if unseen is not None else min(_DRAWS, effort), noisy=unseen is None)
 
     def _noise(self, count: int, noisy: bool) -> Tensor:
         zeros = torch.zeros(count, dtype=torch.float64)
@@ -151,6 +155,8 @@ class _Asker:
         tape = Tape(self._noise(size.normal, False), torch.zeros(size.logistic, dtype=torch.float64))
         moments = self.first.weights.local(tape)
         self.mean_w, self.var_w = moments.mean, moments.var
+        self.family: Any = getattr(self.first.weights, "conditional", self.first.weights)
+        self.std_w, self.inclusion_w = self.family.std, self.family.inclusion_prob()
         bias = self.first.biases
         assert bias is not None
         self.mean = self.x @ self.mean_w.T + bias.mean
@@ -186,11 +192,11 @@ class _Asker:
 
     def shuffled(self, inputs: Tensor) -> Tensor:
         """Loss of every row by shuffling a column, averaged over shuffles."""
-        lost = torch.zeros(len(self.x), dtype=torch.float64)
-        for _ in range(_SHUFFLES):
+        lost, own = torch.zeros(len(self.x), dtype=torch.float64), self.x[:, inputs]
+        for _ in range(self.shuffles):
             order = torch.randperm(len(self.x), generator=self.random)
-            lost += self._changed(inputs, self.x[order][:, inputs]) - self.with_it
-        return lost / _SHUFFLES
+            lost += self._changed(inputs, own[order]) - self.with_it
+        return lost / self.shuffles
 
     def averaged(self, inputs: Tensor) -> float:
         """Mean loss by setting a column to its average."""
@@ -201,8 +207,7 @@ class _Asker:
 
     def price(self, inputs: Tensor) -> float:
         """Divergence of a column's weights from their prior, in nats."""
-        family: Any = getattr(self.first.weights, "conditional", self.first.weights)
-        std, inclusion = family.std[:, inputs], family.inclusion_prob()[:, inputs]
+        family, std, inclusion = self.family, self.std_w[:, inputs], self.inclusion_w[:, inputs]
         # A flow scales the means; what they are multiplied by is in the moments.
         mean = torch.where(inclusion > 0.0, self.mean_w[:, inputs] / inclusion.clamp_min(1e-300), 0.0)
         prior = family.prior

@@ -74,6 +74,7 @@ def summary(estimator: Any, most: int | None) -> str:
     notes = [
         "inclusion: probability that the column reaches an output; stability: share of replicates using it",
         "effect: " + _effect_note(estimator),
+        "used: the column pays for itself, on rows not seen or against the price of its weights",
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
 

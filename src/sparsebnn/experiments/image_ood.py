@@ -17,6 +17,7 @@ import argparse
 import json
 import multiprocessing
 import multiprocessing.connection
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -278,6 +279,9 @@ def _side_by_side(spec: Spec, given: argparse.Namespace, device: str) -> tuple[l
     paths = {name: parts / f"{name}.json" for name in spec.programs}
     for path in paths.values():
         path.unlink(missing_ok=True)
+    # Each worker's compiler would otherwise start as many helpers as there are cores.
+    helpers = max(1, (os.cpu_count() or 1) // given.workers)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(helpers))
     # A fresh interpreter each: CUDA does not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     waiting = list(paths.items())

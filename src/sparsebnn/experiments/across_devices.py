@@ -1,0 +1,103 @@
+"""A model saved on one device and loaded on another: the same draws, the same predictions.
+
+``python -m sparsebnn.experiments.across_devices --device cuda --out FOLDER`` trains a small network of every
+family there, saves each, and writes what each predicts (torch and numpy are enough). On another machine
+``python -m sparsebnn.experiments.across_devices --check FOLDER`` loads them on its CPU, predicts the same
+rows and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments.provenance import arguments, commit, device_name, rounded, versions, write_json
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import mlp
+from sparsebnn.prediction import ClassPrediction, predict
+from sparsebnn.saving import load_state, save
+from sparsebnn.training import Settings, train
+
+__all__ = ["check", "main", "make"]
+
+FAMILIES = ("spike_slab", "flow", "concrete", "gaussian")
+_SIZES = [8, 20, 3]
+# Far above rounding in double precision, far below what one changed weight would do.
+_TOLERANCE = 1e-9
+
+
+def _network(family: str) -> nn.Sequential:
+    options = {"hidden": (10, 10)} if family == "flow" else None
+    return mlp(_SIZES, family=family, family_options=options)
+
+
+def _rows() -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(200, _SIZES[0], generator=random)
+    return x, x[:, :3].argmax(1)
+
+
+def _predicted(network: nn.Module) -> list[list[float]]:
+    double = copy.deepcopy(network).double()
+    found = predict(double, _rows()[0][:50].double(), Categorical(3), 10, draws="weights")
+    assert isinstance(found, ClassPrediction)
+    return found.probs.cpu().tolist()
+
+
+def make(folder: Path, device: str, epochs: int = 30) -> None:
+    """Train, save, and write what each network predicts where it was trained."""
+    expected: dict[str, Any] = {}
+    where = torch.device("cpu")
+    for family in FAMILIES:
+        settings = Settings(epochs=epochs, batch_size=50, learning_rate=0.02)
+        run = train(_network(family), _rows(), settings=settings, device=device, mode="eager", progress=False)
+        where = run.batches.x.device
+        save(run.network, folder / f"{family}.safetensors", family=family)
+        expected[family] = _predicted(run.network)
+    made = {"device": device_name(where), "commit": commit(), "versions": versions()}
+    write_json(folder / "expected.json", {"made": made, "probs": expected})
+    print(f"Saved {len(FAMILIES)} networks of {made['device']} in {folder}.")
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """Load every network on this CPU and compare its predictions with those written beside it."""
+    path = folder / "expected.json"
+    if not path.exists():
+        raise InvalidInput(f"There is no {path}. Make it with --out {folder} on the other machine first.")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    apart: dict[str, float] = {}
+    for family, probs in stored["probs"].items():
+        network = _network(family)
+        load_state(folder / f"{family}.safetensors", network)
+        apart[family] = float((torch.tensor(_predicted(network)) - torch.tensor(probs)).abs().max())
+        print(f"{family:>10}: largest difference {apart[family]:.1e}")
+    return {"made": stored["made"], "largest_difference": apart, "same": max(apart.values()) < _TOLERANCE}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m sparsebnn.experiments.across_devices``"""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--device", default="auto", help="where to train: auto, cpu or cuda")
+    options.add_argument("--check", type=Path, metavar="FOLDER", help="load and compare, on this CPU")
+    given = arguments("across_devices", "A model saved on one device, loaded on another.", argv, [options])
+    if given.check is None:
+        make(Path(given.out), given.device, epochs=3 if given.quick else 30)
+        return 0
+    found = check(given.check)
+    found["loaded"] = {"device": device_name(torch.device("cpu")), "commit": commit(), "versions": versions()}
+    path = Path(given.out) / "results" / "across_devices" / "across_devices.json"
+    write_json(path, rounded({"experiment": "across_devices", **found}))
+    print(f"{'The same predictions' if found['same'] else 'DIFFERENT predictions'}; wrote {path}.")
+    return 0 if found["same"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
