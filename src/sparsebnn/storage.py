@@ -1,8 +1,6 @@
 """Tensors and a JSON header in one safetensors file, written whole or not at all; no pickle.
 
-Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint. Writing
-needs nothing but torch, so that a machine with torch alone can save what it trained; reading is left to
-safetensors.
+Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,20 +17,6 @@ import torch
 from torch import Tensor
 
 __all__ = ["Kind", "StorageError", "read", "restore", "write"]
-
-
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class StorageError(RuntimeError):
@@ -65,34 +49,14 @@ def _safetensors(noun: str) -> Any:
     return safetensors
 
 
-def _payload(tensors: dict[str, Tensor], meta: dict[str, str]) -> bytes:
-    """A safetensors file: the header's length in eight bytes, the header, the tensors one after another.
-
-    Wherever the tensors are, the file holds their values and nothing of the device.
-    """
-    entries: dict[str, Any] = {"__metadata__": meta}
-    parts: list[bytes] = []
-    end = 0
-    # Wide types first, so that every tensor begins at a multiple of its element size.
-    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
-        if tensor.dtype not in _DTYPES:
-            raise TypeError(f"Tensors of {tensor.dtype} cannot be stored ('{name}').")
-        flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-        part = flat.view(torch.uint8).numpy().tobytes()
-        offsets = [end, end + len(part)]
-        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
-        end += len(part)
-        parts.append(part)
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    return b"".join([len(header).to_bytes(8, "little"), header, *parts])
-
-
 def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace ``path`` by a new file; if anything fails the old one stays as it was."""
+    library = _safetensors(kind.noun)
     # The header is a string-to-string map, so the JSON is one entry of it.
     meta = {"format": kind.format, "version": str(kind.version), "json": json.dumps(header)}
-    payload = _payload(tensors, meta)
+    payload = library.torch.save(
+        {name: t.detach().to("cpu").contiguous() for name, t in tensors.items()}, metadata=meta
+    )
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""experiments/across_devices.py and the file behind it: saved anywhere, with torch alone, loaded here."""
+"""experiments/across_devices.py and the file behind it: saved on one machine, loaded on another."""
 
 import json
 import subprocess
@@ -16,11 +16,11 @@ from sparsebnn.experiments import across_devices
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_networks_saved_with_torch_alone_are_the_same_here(tmp_path):
-    """In a process that has neither safetensors nor scikit-learn, as on a borrowed GPU machine."""
+def test_networks_saved_by_another_process_are_the_same_here(tmp_path):
+    """In one that has torch, numpy and safetensors alone, as a GPU machine may."""
     block = (
         "import sys\n"
-        "for name in ('safetensors', 'sklearn', 'scipy', 'matplotlib', 'pandas'):\n"
+        "for name in ('sklearn', 'scipy', 'matplotlib', 'pandas'):\n"
         "    sys.modules[name] = None\n"
         "from sparsebnn.experiments import across_devices\n"
         "raise SystemExit(across_devices.main(sys.argv[1:]))\n"
@@ -49,28 +49,22 @@ def test_without_a_folder_it_says_what_to_do(tmp_path):
 def test_what_is_written_is_safetensors(tmp_path):
     """Read back by the library itself: every type, scalars, empty ones, views, and the header."""
     torch.manual_seed(0)
-    tensors = {
-        str(dtype): torch.randn(3, 4).mul(50).to(dtype) for dtype in storage._DTYPES if dtype != torch.bool
-    }
+    types = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
+    tensors = {str(dtype): torch.rand(3, 4).mul(50).to(dtype) for dtype in types}
     tensors |= {"truth": torch.tensor([True, False]), "scalar": torch.tensor(1.5), "none": torch.empty(0, 3)}
     tensors["view"] = torch.randn(4, 6).T[1:3]
     tensors["trained"] = torch.nn.Parameter(torch.randn(5))
     path = tmp_path / "x.safetensors"
     kind = saving._KIND
-    storage.write(kind, path, tensors, {"a": "æ \u2028 \"quoted\""})
+    storage.write(kind, path, tensors, {"a": 'æ \u2028 "quoted"'})
     found = safetensors.torch.load_file(path)
     assert set(found) == set(tensors)
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name], tensor.detach())
     again, header = storage.read(kind, path)
-    assert header == {"a": "æ \u2028 \"quoted\""}
+    assert header == {"a": 'æ \u2028 "quoted"'}
     assert set(again) == set(tensors)
-
-
-def test_types_that_have_no_place_in_the_file_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="complex64 cannot be stored"):
-        storage.write(saving._KIND, tmp_path / "x", {"c": torch.zeros(2, dtype=torch.complex64)}, {})
 
 
 class Elsewhere(torch.Tensor):

@@ -113,9 +113,7 @@ class Deterministic(BayesianLayer):
         return self.op(x, x, None)
 
 
-def plain_mlp(
-    sizes: Sequence[int], *, dropout: float = 0.0, prior_std: float | None = None
-) -> Deterministic:
+def plain_mlp(sizes: Sequence[int], *, dropout: float = 0.0, prior_std: float | None = None) -> Deterministic:
     """A fully connected ReLU network of plain weights; ``dropout`` after every hidden layer.
 
     >>> plain_mlp([2, 1000, 5], dropout=0.5).weights.module[2]

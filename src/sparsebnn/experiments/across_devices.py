@@ -1,7 +1,7 @@
 """A model saved on one device and loaded on another: the same draws, the same predictions.
 
 ``python -m sparsebnn.experiments.across_devices --device cuda --out FOLDER`` trains a small network of every
-family there, saves each, and writes what each predicts (torch and numpy are enough). On another machine
+family there, saves each, and writes what each predicts. On another machine
 ``python -m sparsebnn.experiments.across_devices --check FOLDER`` loads them on its CPU, predicts the same
 rows and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
 """

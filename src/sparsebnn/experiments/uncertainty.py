@@ -78,9 +78,7 @@ def cell(method: Method, size: int, spec: Spec) -> tuple[list[dict[str, Any]], d
     began, cpu = time.perf_counter(), time.process_time()
     data = problems(spec, size)
     inputs = torch.stack([problem.x for problem in data])
-    predictors, trained = fit(
-        method, inputs, data[0].y, spec.hidden, spec.batch_size, spec.seed, spec.steps
-    )
+    predictors, trained = fit(method, inputs, data[0].y, spec.hidden, spec.batch_size, spec.seed, spec.steps)
     train_seconds = time.perf_counter() - began
     last = trained.history[-max(1, len(trained.history) // 50) :]
     rows, arrays = [], []
@@ -178,9 +176,7 @@ def _fits(values: np.ndarray) -> bool:
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Half precision is more than a printed figure shows."""
-    small = {
-        name: values.astype(np.float16) if _fits(values) else values for name, values in arrays.items()
-    }
+    small = {name: values.astype(np.float16) if _fits(values) else values for name, values in arrays.items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **small)  # type: ignore[arg-type]
     partial = path.with_suffix(".partial")
