@@ -39,7 +39,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--parts", nargs="+", choices=PARTS, help="default: all; gradients on a CPU only")
     add("--scaling", action="store_true", help="also over K = 1 … 64, width and depth (LRT, fc)")
     add("--jobs", type=int, help="tasks that compile at once (default: 1 on a CPU, all cores on CUDA)")
-    add("--held", type=int, default=32, help="tasks that wait for their timing at once, on CUDA")
+    add("--held", type=int, default=32, help="tasks that wait for their timing at once (default 32)")
+    add("--turns", type=int, help="turns in which each task is timed (default: 7 on a CPU, 1 on CUDA)")
     add("--seconds", type=float, help="length of a timing (default: 2 on a CPU, 1 on CUDA)")
     add("--threads", type=int, help="threads of a timed process (default: at most 2; 1 on CUDA)")
     add("--patience", type=float, default=900.0, help="seconds a wave of tasks may take to get ready")
@@ -54,15 +55,15 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     given.replicates = given.replicates or ([1, 10] if cuda and not given.quick else [1])
     given.parts = given.parts or [part for part in PARTS if not cuda or part != "gradients"]
     given.jobs = given.jobs or (os.cpu_count() or 1 if cuda else 1)
-    given.held = given.held if cuda else given.jobs
+    given.turns = given.turns or (1 if cuda or given.quick else 7)
     given.seconds = given.seconds or (0.2 if given.quick else 1.0 if cuda else 2.0)
     given.threads = given.threads or (1 if cuda else min(2, os.cpu_count() or 1))
     given.longest = given.longest or (30.0 if cuda else 300.0)
     given.out = given.out or Path("runs/bench" if given.quick else "results/bench")
     if cuda and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --device cpu")
-    if min(given.replicates) < 1 or given.jobs < 1:
-        parser.error("--replicates and --jobs must be at least 1")
+    if min(*given.replicates, given.jobs, given.held, given.turns) < 1:
+        parser.error("--replicates, --jobs, --held and --turns must be at least 1")
     return given
 
 
@@ -118,7 +119,8 @@ class Recorder:
                 "seconds": 0.0,
             },
             "spec": {
-                name: getattr(given, name) for name in ("parts", "architectures", "replicates", "seconds")
+                name: getattr(given, name)
+                for name in ("parts", "architectures", "replicates", "seconds", "turns")
             },
             "scaling": {"together": 2 if given.quick else 10} if given.scaling else None,
             "rows": [],
@@ -181,7 +183,7 @@ def figures(given: argparse.Namespace) -> None:
 
 def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder) -> None:
     """Time every task, then the gradients' variance."""
-    names = ("device", "jobs", "held", "seconds", "threads", "patience", "longest")
+    names = ("device", "jobs", "held", "turns", "seconds", "threads", "patience", "longest")
     conditions = Conditions(**{name: getattr(given, name) for name in names}, lock=given.gpu_lock)
     for row in run(tasks, conditions):
         recorder.add(row)

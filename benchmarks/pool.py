@@ -2,9 +2,11 @@
 
 Compiling is the processor's work and takes a minute or two; a timing takes seconds and wants the machine
 to itself. So the tasks of a wave all get ready first, ``jobs`` of them at a time; one that is ready waits
-without using a processor. When nobody compiles any more, they are called up one by one. A lock file keeps
-them apart where the device must be quiet: when a compiled step runs for the first time, in which the
-compiler times variants of its kernels, and in the timings.
+without using a processor. When nobody compiles any more, they are called up one by one; where the machine's
+speed changes from minute to minute, in several turns, so that all of them see the same minutes.
+
+A lock file keeps them apart where the device must be quiet: when a compiled step runs for the first time, in
+which the compiler times variants of its kernels, and in the timings.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Conditions:
 
     ``jobs`` tasks get ready at a time, at most ``held`` wait for their timing at once. A wave has
     ``patience`` seconds to get ready, and a timing of about ``seconds`` is given up after ``longest``.
-    ``threads`` is what a timed process may use on a CPU. Timings wait for the lock file, if there is one.
+    ``threads`` is what a timed process may use on a CPU. Each task is timed in ``turns``, between which all
+    others have theirs. Timings wait for the lock file, if there is one.
     """
 
     device: str = "cpu"
@@ -47,6 +50,7 @@ class Conditions:
     held: int = 1
     seconds: float = 2.0
     threads: int = 2
+    turns: int = 1
     patience: float = 900.0
     longest: float = 300.0
     tf32: bool = True
@@ -54,7 +58,9 @@ class Conditions:
     lock: Path | None = None
 
 
-def step_times(advance: Callable[[int], None], device: torch.device, seconds: float = 2.0) -> list[float]:
+def step_times(
+    advance: Callable[[int], None], device: torch.device, seconds: float = 2.0, rounds: int = _ROUNDS
+) -> list[float]:
     """Milliseconds of a step, in each of up to seven rounds of many steps.
 
     What is so long that seven do not fit into ``seconds`` is timed as often as fits, at least once.
@@ -74,7 +80,7 @@ def step_times(advance: Callable[[int], None], device: torch.device, seconds: fl
         return [once * 1e3]
     if once < seconds / 20:
         once = timed(5) / 5
-    rounds = max(1, min(_ROUNDS, int(seconds / once)))
+    rounds = max(1, min(rounds, int(seconds / once)))
     each = max(1, int(seconds / rounds / once))
     return [timed(each) / each * 1e3 for _ in range(rounds)]
 
@@ -112,10 +118,15 @@ def _dismiss_helpers() -> None:
         shutdown_compile_workers()
 
 
-def measured(task: Task, subject: Subject, conditions: Conditions) -> dict[str, Any]:
+def one_turn(subject: Subject, conditions: Conditions) -> list[float]:
+    """Milliseconds of a step in each round of one turn."""
+    turns, device = conditions.turns, torch.device(conditions.device)
+    return step_times(subject.advance, device, conditions.seconds / turns, max(1, _ROUNDS // turns))
+
+
+def measured(task: Task, subject: Subject, conditions: Conditions, times: list[float]) -> dict[str, Any]:
     """The row of a task."""
     device = torch.device(conditions.device)
-    times = step_times(subject.advance, device, conditions.seconds)
     row: dict[str, Any] = {
         **task.row(),
         "ms": statistics.median(times),
@@ -137,7 +148,7 @@ def _alone(scope: contextlib.ExitStack, conditions: Conditions) -> None:
 
 
 def _work(task: Task, conditions: Conditions, line: connection.Connection) -> None:
-    """One task in a process of its own: get ready, wait for the word, measure."""
+    """One task in a process of its own: get ready, be timed whenever the word comes, give the row."""
     try:
         torch.set_num_threads(conditions.threads)
         if conditions.jobs > 1:
@@ -151,8 +162,11 @@ def _work(task: Task, conditions: Conditions, line: connection.Connection) -> No
                     torch.cuda.synchronize()
             _dismiss_helpers()
             line.send("ready")
-            line.recv()
-            row = measured(task, subject, conditions)
+            times: list[float] = []
+            while line.recv() == "time":
+                times += one_turn(subject, conditions)
+                line.send("timed")
+            row = measured(task, subject, conditions, times)
     except Exception as error:
         row = failed(task, f"{type(error).__name__}: {error}")
         traceback.print_exc()
@@ -191,10 +205,10 @@ class _Worker:
             self.process.join(10.0)
             return failed(self.task, f"the process ended with exit code {self.process.exitcode}")
 
-    def measure(self, longest: float) -> dict[str, Any]:
-        """Let it measure, undisturbed; one that takes too long is stopped."""
+    def ask(self, word: str, longest: float) -> Any:
+        """What it answers to ``time`` or ``row``; one that takes too long is stopped, and its row says so."""
         try:
-            self.line.send("go")
+            self.line.send(word)
         except OSError:
             return self.hear()
         if not self.line.poll(longest):
@@ -254,5 +268,20 @@ def _wave(tasks: Sequence[Task], conditions: Conditions, workers: list[_Worker])
         yield failed(task, f"not begun: the wave's {conditions.patience:.0f} seconds were over")
     with contextlib.ExitStack() as quiet:
         _alone(quiet, conditions)
-        for worker in sorted(ready, key=lambda worker: tasks.index(worker.task)):
-            yield worker.measure(conditions.longest)
+        ready.sort(key=lambda worker: tasks.index(worker.task))
+        yield from _timed(ready, conditions)
+
+
+def _timed(ready: Sequence[_Worker], conditions: Conditions) -> Iterator[dict[str, Any]]:
+    """The rows, each after its last turn."""
+    done: set[Task] = set()
+    for turn in range(conditions.turns):
+        for worker in ready:
+            if worker.task in done:
+                continue
+            answer = worker.ask("time", conditions.longest)
+            if answer == "timed" and turn == conditions.turns - 1:
+                answer = worker.ask("row", conditions.longest)
+            if answer != "timed":
+                done.add(worker.task)
+                yield answer

@@ -169,7 +169,7 @@ def test_a_process_that_dies_leaves_a_row():
     worker = pool._Worker(Task("deterministic", "fc"), pool.Conditions())
     worker.process.kill()
     assert worker.hear()["failed"] == "the process ended with exit code -9"
-    assert "failed" in worker.measure(1.0)
+    assert "failed" in worker.ask("time", 1.0)
     worker.end()
 
 
@@ -180,20 +180,39 @@ def test_a_stuck_task_is_given_up():
     assert second["failed"].startswith("not begun")
 
 
+def test_turns_go_round():
+    """Both tasks are timed, then both again; one that is lost in its first turn is not asked again."""
+    asked = []
+
+    class Worker:
+        def __init__(self, name):
+            self.task = name
+
+        def ask(self, word, longest):
+            asked.append((self.task, word))
+            return {"row": self.task} if word == "row" or self.task == "bad" else "timed"
+
+    rows = list(pool._timed([Worker("a"), Worker("bad"), Worker("b")], pool.Conditions(turns=2)))
+    assert rows == [{"row": "bad"}, {"row": "a"}, {"row": "b"}]
+    first, second = asked[:3], asked[3:]
+    assert first == [("a", "time"), ("bad", "time"), ("b", "time")]
+    assert second == [("a", "time"), ("a", "row"), ("b", "time"), ("b", "row")]
+
+
 def test_timings_wait_for_the_lock(tmp_path, monkeypatch):
     """It is free while tasks get ready, and held while they are timed."""
     path, seen = tmp_path / "gpu.lock", []
-    real = pool._Worker.measure
+    real = pool._Worker.ask
 
     def look():
         with locked(path, wait=False) as free:
             return free
 
-    monkeypatch.setattr(pool._Worker, "measure", lambda *a: (seen.append(look()), real(*a))[1])
-    conditions = pool.Conditions(seconds=0.02, threads=1, patience=120.0, lock=path)
+    monkeypatch.setattr(pool._Worker, "ask", lambda *a: (seen.append((a[1], look())), real(*a))[1])
+    conditions = pool.Conditions(seconds=0.04, threads=1, turns=2, patience=120.0, lock=path)
     (row,) = pool.run([Task("deterministic", "fc")], conditions)
     assert row["ms"] > 0
-    assert seen == [False]
+    assert seen == [("time", False), ("time", False), ("row", False)]
     assert look()
 
 
