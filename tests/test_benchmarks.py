@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import __main__ as command
-from benchmarks import gradients, page, plan, pool, tables
+from benchmarks import gradients, page, parity, plan, pool, tables
 from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
@@ -357,3 +357,43 @@ _WEIGHT = torch.ones(3, requires_grad=True)
 
 def _loss(noise: Fresh) -> torch.Tensor:
     return (_WEIGHT * noise.normal((3,), _WEIGHT)).sum()
+
+
+# -- parity -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "cases"),
+    [
+        ("cpu", ["mlp, LBBNN-LRT", "mlp, LBBNN"]),
+        pytest.param(
+            "cuda", [case for case in parity.CASES if case.startswith("mlp")], marks=pytest.mark.gpu
+        ),
+    ],
+)
+def test_fast_eager_and_single_runs_end_in_the_same_place(device, cases, tmp_path, monkeypatch, capsys):
+    """On a CPU the step is run as it is recorded for the compiler."""
+    if device == "cpu":
+        monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    path = tmp_path / "parity.json"
+    assert parity.main(["--device", device, "--cases", *cases, "--out", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["case"] for row in rows] == cases
+    for row in rows:
+        assert row["fast – eager"]["largest"] <= 1e-5
+        assert row["fast – alone"]["share"] == 0.0
+    assert "fast – eager" in capsys.readouterr().out
+
+
+def test_parity_notices_a_step_that_is_off(monkeypatch):
+    real = parity._run
+
+    def off(network, **how):
+        run = real(network, **how)
+        if how["mode"] == "compiled":
+            next(iter(run.replicas.parameters.values())).data.add_(1e-3)
+        return run
+
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    monkeypatch.setattr(parity, "_run", off)
+    assert parity.main(["--device", "cpu", "--cases", "mlp, LBBNN-LRT"]) == 1

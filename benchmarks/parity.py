@@ -1,0 +1,130 @@
+"""``python -m benchmarks.parity``: 50 steps captured, eagerly, alone and on the CPU end in the same place.
+
+Three replicates of small networks, TF32 off; per pair of runs the largest difference of any parameter, and
+the share of parameters that differ by more than 1e-4. Adam moves a parameter by its rate whatever the size of
+its gradient, so where a gradient vanishes, or a ReLU's sign hangs on rounding, runs part by as much as the
+steps allow, on any two machines; LeNets are therefore also compared with a smooth activation. With CUDA, the
+losses with TF32 are set beside those without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn import lenet, mlp
+from sparsebnn.experiments.provenance import commit_and_source, device_name, rounded, versions, write_json
+from sparsebnn.training import Run, Settings, train
+
+__all__ = ["CASES", "compared", "main"]
+
+_STEPS, _BATCH = 50, 100
+_SMALL_FLOW = {"hidden": (30, 30)}
+
+
+def _smooth(network: nn.Sequential) -> nn.Sequential:
+    made = copy.deepcopy(network)
+    for name, module in made.named_children():
+        if isinstance(module, nn.ReLU):
+            setattr(made, name, nn.Softplus())
+    return made
+
+
+def _mlp(family: str, **options: Any) -> nn.Sequential:
+    return mlp([50, 40, 10], family=family, family_options=options or None)
+
+
+CASES: dict[str, Callable[[], nn.Sequential]] = {
+    "mlp, LBBNN": lambda: _mlp("concrete", temperature=0.5),
+    "mlp, LBBNN-LRT": lambda: _mlp("spike_slab"),
+    "mlp, LBBNN-FLOW": lambda: _mlp("flow", **_SMALL_FLOW),
+    "LeNet, LBBNN-LRT": lambda: lenet(family="spike_slab"),
+    "LeNet, LBBNN-LRT, smooth": lambda: _smooth(lenet(family="spike_slab")),
+    "LeNet, LBBNN-FLOW, smooth": lambda: _smooth(lenet(family="flow", family_options=_SMALL_FLOW)),
+}
+
+
+def _data(network: nn.Sequential) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    shape = (50,) if isinstance(network[0], nn.Module) and hasattr(network[0], "in_features") else (1, 28, 28)
+    rows = _STEPS * _BATCH // 10
+    return torch.rand(rows, *shape, generator=random), torch.randint(0, 10, (rows,), generator=random)
+
+
+def _run(network: nn.Sequential, **how: Any) -> Run:
+    settings = Settings(epochs=10, batch_size=_BATCH, learning_rate=1e-3)
+    return train(network, _data(network), settings=settings, progress=False, **how)
+
+
+def _apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, float]:
+    """The largest difference of any parameter, and the share that differs by more than 1e-4."""
+    pairs = []
+    for name, stacked in ours.replicas.parameters.items():
+        mine = stacked if replicate is None else stacked[replicate : replicate + 1]
+        pairs.append((mine.detach().cpu() - other.replicas.parameters[name].detach().cpu()).abs().flatten())
+    differences = torch.cat(pairs)
+    return {"largest": float(differences.max()), "share": float((differences > 1e-4).double().mean())}
+
+
+def compared(case: str, device: str) -> dict[str, Any]:
+    """One network: fast, eager, alone, on the CPU."""
+    network = CASES[case]()
+    fast = _run(network, replicates=3, device=device, mode="compiled", tf32=False)
+    eager = _run(network, replicates=3, device=device, mode="eager", tf32=False)
+    alone = _run(network, replicates=[1], device=device, mode="eager", tf32=False)
+    row: dict[str, Any] = {"case": case, "mode": fast.mode}
+    row |= {"fast – eager": _apart(fast, eager), "fast – alone": _apart(fast, alone, 1)}
+    if device != "cpu":
+        home = _run(network, replicates=3, device="cpu", mode="eager")
+        row |= {"fast – CPU": _apart(fast, home), "eager – CPU": _apart(eager, home)}
+        tf32 = _run(network, replicates=3, device=device, mode="compiled", tf32=True)
+        curves = [torch.tensor([epoch.loss for epoch in run.history]) for run in (fast, tf32)]
+        row["loss with TF32, relative"] = float(((curves[1] - curves[0]) / curves[0]).abs().max())
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as text."""
+    words = [f"{row['case']:>26}:"]
+    for name, value in row.items():
+        if isinstance(value, dict):
+            words.append(f"{name} {value['largest']:.1e} ({100 * value['share']:.2g}%)")
+        elif isinstance(value, float):
+            words.append(f"{name} {value:.1e}")
+    return "  ".join(words)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print all cases; 1 when compiling failed, or a fully connected network is off by more than 1e-4."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--out", type=Path, help="file for the figures")
+    given = parser.parse_args(argv)
+    rows = []
+    for case in given.cases:
+        rows.append(compared(case, given.device))
+        print(line(rows[-1]), flush=True)
+        if given.out:
+            _write(given.out, given.device, rows)
+    small = [row for row in rows if row["case"].startswith("mlp")]
+    off = any(row["fast – eager"]["largest"] > 1e-4 for row in small)
+    return int(off or any(row["mode"] != "compiled" for row in rows))
+
+
+def _write(path: Path, device: str, rows: list[dict[str, Any]]) -> None:
+    commit, source = commit_and_source()
+    where = {"commit": commit, "commit_source": source, "versions": versions()}
+    record = {"experiment": "parity", **where, "device": device_name(torch.device(device)), "rows": rows}
+    write_json(path, rounded(record))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
