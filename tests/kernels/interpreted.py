@@ -12,14 +12,7 @@ from torch import Tensor
 from kernels.test_contraction import numbers
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn import counter
-from sparsebnn.kernels import (
-    contraction,
-    masked,
-    triton_contraction,
-    triton_convolution,
-    triton_masked,
-    triton_noise,
-)
+from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
 
 # batch, channels, size, filters, taps, stride, padding, dilation
@@ -44,6 +37,8 @@ def _last(t: Tensor) -> Tensor:
 
 def convolutions() -> None:
     """Forward, gradients of inputs and of weights, in both layouts."""
+    from sparsebnn.kernels import triton_convolution
+
     torch.set_float32_matmul_precision("highest")
     for batch, channels, size, filters, taps, *geometry in _CASES:
         torch.manual_seed(channels)
@@ -73,6 +68,8 @@ def convolutions() -> None:
 
 def flows() -> None:
     """The folded products and their gradients; the column sums of the auxiliary's."""
+    from sparsebnn.kernels import triton_contraction, triton_masked
+
     for size in ((5, 8, False), (8, 5, True), (40, 33, False), (33, 81, True)):
         layer = layer_of(*size)
         x, weight, bias, direction = (t.float() for t in stacked_of([layer]))
@@ -95,6 +92,8 @@ def flows() -> None:
 
 
 def noise() -> None:
+    from sparsebnn.kernels import triton_noise
+
     keys = counter.keys(counter.seed_tensor([3, 5, 9]), 7, 4)
     for count in (1, 100, 101, 3000):
         for normal, plain in ((True, counter.normals), (False, counter.logistics)):
