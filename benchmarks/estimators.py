@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsebnn.experiments.pages import filled
 from sparsebnn.experiments.provenance import commit, device_name, rounded, versions, write_json
 
 __all__ = ["fit", "main", "page", "table"]
 
 _PAGE = Path("docs/defaults.md")
-_BEGIN, _END = "<!-- resources:begin -->", "<!-- resources:end -->"
 _COLUMNS = 50
 # What must hold: rows to seconds and gibibytes above the data.
 LIMITS: dict[int, tuple[float, float | None]] = {100_000: (180.0, 2.0), 200: (15.0, None)}
@@ -92,11 +92,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def page(text: str, record: dict[str, Any]) -> str:
     """The page with its table renewed."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     made = record["provenance"]
     said = f"Measured on {made['device']}, {made['cores']} cores, load {made['load']:.1f} before."
-    return f"{before}{_BEGIN}\n\n{table(record['rows'])}\n\n{said}\n\n{_END}{after}"
+    return filled(text, f"{table(record['rows'])}\n\n{said}", "resources")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsebnn.experiments import ablations, densities, tables
+from sparsebnn.experiments import ablations, densities, pages, tables
 from sparsebnn.experiments.paper import cell
 from sparsebnn.initial import Uniform
 from sparsebnn.training import Settings
@@ -52,7 +52,7 @@ def test_the_small_study_and_its_picture(tmp_path, capsys):
 def test_the_page_shows_what_the_file_says():
     rows = json.loads((ROOT / "results" / "densities" / "densities.json").read_text())["rows"]
     page = (ROOT / "docs" / "densities.md").read_text(encoding="utf-8")
-    assert tables.with_section(page, densities.markdown(rows, ROOT / "results")) == page, (
+    assert pages.filled(page, densities.markdown(rows, ROOT / "results")) == page, (
         "run: sparsebnn reproduce densities --draw"
     )
 
@@ -89,7 +89,7 @@ def test_the_ablations_change_one_thing_each():
 def test_the_ablations_page_shows_what_the_results_say():
     page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
     section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
-    assert tables.with_section(page, section) == page, (
+    assert pages.filled(page, section) == page, (
         "run: sparsebnn reproduce ablations --write docs/ablations.md"
     )
 

@@ -19,6 +19,7 @@ from sparsebnn.experiments import (
     frontier_curve,
     frontier_plan,
     frontier_report,
+    pages,
     tables,
 )
 from sparsebnn.experiments.frontier_plan import Candidate
@@ -278,7 +279,7 @@ def test_digits_differ_from_images_in_what_is_said_only():
 
 def test_the_page_shows_what_the_files_say():
     page = (ROOT / "docs" / "frontier.md").read_text(encoding="utf-8")
-    assert tables.with_section(page, frontier_report.markdown(ROOT / "results")) == page, (
+    assert pages.filled(page, frontier_report.markdown(ROOT / "results")) == page, (
         "run: sparsebnn frontier --stage page"
     )
 

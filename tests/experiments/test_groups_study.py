@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparsebnn.compaction import compact, median_weights
-from sparsebnn.experiments import frontier_plan, groups, tables
+from sparsebnn.experiments import frontier_plan, groups, pages
 from sparsebnn.layers import BayesianLayer
 from sparsebnn.networks import bayesian_layers
 
@@ -79,7 +79,7 @@ def test_the_page_shows_what_the_files_say():
     stored = groups._stored(ROOT / "results" / "groups")
     page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
     assert stored
-    assert tables.with_section(page, groups.markdown(stored)) == page, "run: sparsebnn reproduce groups"
+    assert pages.filled(page, groups.markdown(stored)) == page, "run: sparsebnn reproduce groups"
     rows = [row for content in stored for block in content["blocks"] for row in block["rows"]]
     assert all(row["largest_difference"] < 1e-5 * row["largest_output"] for row in rows)
     assert all(row["largest_difference_in_double"] < 1e-10 for row in rows)

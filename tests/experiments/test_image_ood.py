@@ -177,7 +177,7 @@ def row(method: str, home: str = "mnist") -> dict:
 
 def test_the_page_has_a_table_per_training_set(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- images -->\nold\n<!-- end of images -->\nafter\n")
+    page.write_text("before\n<!-- images:begin -->\nold\n<!-- images:end -->\nafter\n")
     spec = asdict(Spec(train_on=("mnist", "kmnist")))
     fill(page, {"spec": spec, "rows": [row(m, home) for home in ("mnist", "kmnist") for m in METHODS]})
     text = page.read_text()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.experiments import tables
+from sparsebnn.experiments import pages, tables
 from sparsebnn.experiments.paper import cell
 from sparsebnn.experiments.published import printed
 
@@ -93,9 +93,9 @@ def test_the_bootstrap_interval_is_the_exact_one_on_three_values():
 
 def test_a_page_without_markers_is_refused():
     with pytest.raises(InvalidInput) as error:
-        tables.with_section("nothing here", "new", "page.md")
+        pages.filled("nothing here", "new", owner="page.md")
     assert str(error.value) == (
-        "The '--write' of tables must be a page with one <!-- tables:begin --> and, after it, one "
+        "The 'page' of this command must be one with one <!-- tables:begin --> and, after it, one "
         "<!-- tables:end -->. Got page.md instead."
     )
 
@@ -103,12 +103,12 @@ def test_a_page_without_markers_is_refused():
 def test_the_readme_shows_what_the_results_say():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     section = tables.markdown(ROOT / "results")
-    assert tables.with_section(page, section) == page, "run: sparsebnn tables --write README.md"
+    assert pages.filled(page, section) == page, "run: sparsebnn tables --write README.md"
 
 
 def test_writing_a_page(tmp_path, capsys):
     page = tmp_path / "page.md"
-    page.write_text(f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n")
+    page.write_text("above\n<!-- tables:begin -->\nold\n<!-- tables:end -->\nbelow\n")
     words = ["--results", str(tmp_path), "--write", str(page)]
     tables.main(words)
     once = page.read_text()

@@ -65,7 +65,7 @@ def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
     monkeypatch.setattr(uncertainty, "run", None)  # whoever trains now, fails
     page = folder / "docs/uncertainty.md"
     page.parent.mkdir(exist_ok=True)
-    page.write_text("Before.\n\n<!-- tables -->\nstale\n<!-- end of tables -->\n\nAfter.\n")
+    page.write_text("Before.\n\n<!-- tables:begin -->\nstale\n<!-- tables:end -->\n\nAfter.\n")
     assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
     drawn = sorted(path.name for path in (folder / "docs/images").glob("*.png"))
     numbers = ("1", "2", "5", "6", "7", "9", "9_early", "10")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebnn.experiments import classification, tables
+from sparsebnn.experiments import classification, pages, tables
 from sparsebnn.experiments.cells import Job, read_results
 from sparsebnn.experiments.paper import cell
 from sparsebnn.experiments.published import MNF_MNIST_LENET
@@ -135,9 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(tables.grid(_HEAD, rows(results)))
         return
     if given.write:
-        page = given.write.read_text(encoding="utf-8")
-        section = tables.pipes(_HEAD, rows(results)) + "\n"
-        given.write.write_text(tables.with_section(page, section, str(given.write)), encoding="utf-8")
+        pages.renew(given.write, tables.pipes(_HEAD, rows(results)))
         print(f"Wrote the comparison into {given.write}.")
         return
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from sparsebnn.experiments.pages import filled
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 
 __all__ = ["Spec", "main", "page", "run", "simulated", "table"]
 
-_BEGIN, _END = "<!-- columns:begin -->", "<!-- columns:end -->"
 _REAL, _NOISE = 10, 40
 TITLES = {"classification": "classes", "regression": "numbers"}
 
@@ -125,9 +125,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def page(text: str, rows: Sequence[dict[str, Any]]) -> str:
     """The page with its table renewed."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{table(rows)}\n\n{_END}{after}"
+    return filled(text, table(rows), "columns")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

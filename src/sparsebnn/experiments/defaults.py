@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsebnn.experiments.pages import filled
 from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
 
 __all__ = ["Spec", "main", "page", "table"]
@@ -187,14 +188,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-_BEGIN, _END = "<!-- defaults:begin -->", "<!-- defaults:end -->"
-
-
 def page(text: str, rows: Sequence[dict[str, Any]]) -> str:
     """The page with its table renewed."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{table(rows)}\n\n{_END}{after}"
+    return filled(text, table(rows), "defaults")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

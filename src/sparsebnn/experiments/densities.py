@@ -26,10 +26,11 @@ from sparsebnn import data as datasets
 from sparsebnn.experiments import evaluation
 from sparsebnn.experiments.cells import Result, read_results
 from sparsebnn.experiments.classification import DATASETS, METHODS, quick_cell
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES, Logits, cell, with_logits
 from sparsebnn.experiments.provenance import COLOURS, Study, arguments
 from sparsebnn.experiments.published import printed
-from sparsebnn.experiments.tables import NAMES, TABLES, pipes, with_section
+from sparsebnn.experiments.tables import NAMES, TABLES, pipes
 from sparsebnn.experiments.watching import Starts
 from sparsebnn.initial import Uniform
 from sparsebnn.likelihoods import Categorical
@@ -274,8 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"Wrote {study.save(spec, seeds, rows=rows)}.")
     page = Path(study.given.out) / "docs" / "densities.md"
     if page.exists() and not study.given.quick:
-        text = with_section(page.read_text(encoding="utf-8"), markdown(rows, results))
-        page.write_text(text, encoding="utf-8")
+        renew(page, markdown(rows, results))
     try:
         draw(rows, results, study.figure)
     except ImportError:

@@ -17,9 +17,10 @@ import numpy as np
 from sparsebnn.experiments import frontier_plan
 from sparsebnn.experiments.cells import Result
 from sparsebnn.experiments.classification import DATASETS
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES
 from sparsebnn.experiments.published import Printed, printed
-from sparsebnn.experiments.tables import NAMES, bootstrap_interval, pipes, signed, spread, with_section
+from sparsebnn.experiments.tables import NAMES, bootstrap_interval, pipes, signed, spread
 
 __all__ = ["curve_lines", "draw", "markdown", "write"]
 
@@ -381,9 +382,7 @@ def write(out: Path, quick: bool = False) -> None:
     """Renew the page's tables (not in a rehearsal) and the picture."""
     results, page = out / "results", out / "docs" / "frontier.md"
     if page.exists() and not quick:
-        page.write_text(
-            with_section(page.read_text(encoding="utf-8"), markdown(results), str(page)), encoding="utf-8"
-        )
+        renew(page, markdown(results))
         print(f"Wrote the tables into {page}.")
     picture = out / "docs" / "images" / "frontier.png"
     try:

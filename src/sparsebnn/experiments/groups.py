@@ -30,8 +30,9 @@ from sparsebnn.compaction import Compacted, compact
 from sparsebnn.experiments import evaluation, frontier_plan, provenance
 from sparsebnn.experiments.classification import DATASETS
 from sparsebnn.experiments.frontier_plan import Candidate, Lines
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES, Cell
-from sparsebnn.experiments.tables import pipes, with_section
+from sparsebnn.experiments.tables import pipes
 from sparsebnn.layers import Linear
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import bayesian_layers, density
@@ -236,8 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"Wrote {path}.")
     page = given.out / "docs" / "groups.md"
     if page.exists() and not given.quick:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(with_section(text, markdown(_stored(folder)), str(page)), encoding="utf-8")
+        renew(page, markdown(_stored(folder)))
 
 
 if __name__ == "__main__":

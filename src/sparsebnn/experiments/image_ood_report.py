@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.uncertainty_measures import SCORES, interval
 
 __all__ = ["fill", "line", "markdown"]
 
-_OPENING, _CLOSING = "<!-- images -->", "<!-- end of images -->"
 TITLES = {"mnist": "MNIST", "fmnist": "FMNIST", "kmnist": "KMNIST"}
 LABELS = {
     "lrt": "LBBNN-LRT",
@@ -84,14 +83,6 @@ def markdown(record: Mapping[str, Any]) -> list[str]:
 
 
 def fill(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables into a page, between its two marks; a page without them stays as it is."""
-    if not page.exists():
-        return
-    text = page.read_text(encoding="utf-8")
-    before, opened, rest = text.partition(_OPENING)
-    _, closed, after = rest.partition(_CLOSING)
-    if opened and closed:
-        body = "\n".join(markdown(record))
-        partial = page.with_suffix(".partial")
-        partial.write_text(f"{before}{_OPENING}\n\n{body}\n\n{_CLOSING}{after}", encoding="utf-8")
-        os.replace(partial, page)
+    """Put the tables into the page, where there is one."""
+    if page.exists():
+        renew(page, "\n".join(markdown(record)), "images")

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsebnn.checks import invalid
 from sparsebnn.experiments.cells import Result, read_results
 from sparsebnn.experiments.classification import DATASETS, METHODS
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.published import Printed, printed
 
-__all__ = ["BEGIN", "END", "bootstrap_interval", "main", "markdown", "text", "with_section"]
+__all__ = ["bootstrap_interval", "main", "markdown", "text"]
 
-BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 TABLES = {"table1": "fc", "table2": "lenet"}
 TITLES = {
     "table1": "Table 1: fully connected, 784-400-600-10",
@@ -226,21 +225,6 @@ def markdown(results: Path) -> str:
     return _render(results, "**{}**", pipes)
 
 
-def with_section(page: str, section: str, owner: str = "the page") -> str:
-    """A page whose part between the markers is ``section``.
-
-    >>> print(with_section(f"above {BEGIN} old {END} below", "new"))
-    above <!-- tables:begin -->
-    <BLANKLINE>
-    new
-    <!-- tables:end --> below
-    """
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise invalid("--write", "tables", f"a page with one {BEGIN} and, after it, one {END}", owner)
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{section}\n{END}{rest.split(END)[1]}"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables, or write them into a page between its markers."""
     parser = argparse.ArgumentParser(
@@ -257,8 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     if given.write:
         for page in given.write:
-            new = with_section(page.read_text(encoding="utf-8"), markdown(given.results), str(page))
-            page.write_text(new, encoding="utf-8")
+            renew(page, markdown(given.results))
             print(f"Wrote the tables into {page}.")
         return
     print(markdown(given.results) if given.markdown else text(given.results), end="")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.uncertainty_measures import SCORES, interval, paired
 from sparsebnn.experiments.uncertainty_methods import BAYESIAN, EARLY, METHODS
 
 __all__ = ["LABELS", "fill", "markdown", "show", "statements", "summary", "table"]
 
 Rows = Sequence[Mapping[str, Any]]
-_OPENING, _CLOSING = "<!-- tables -->", "<!-- end of tables -->"
 LABELS = {method.key: method.label for method in METHODS}
 _SKIPPED = ("method", "per_class", "replicate", "detection", "train_seconds", "seconds", "cpu_seconds")
 _DETECTION = ("flagged_inside", "flagged_outside", "auroc", "fpr95")
@@ -212,17 +211,9 @@ def markdown(record: Mapping[str, Any]) -> list[str]:
 
 
 def fill(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables into a page, between its two marks; a page without them stays as it is."""
-    if not page.exists():
-        return
-    text = page.read_text(encoding="utf-8")
-    before, opened, rest = text.partition(_OPENING)
-    _, closed, after = rest.partition(_CLOSING)
-    if opened and closed:
-        body = "\n".join(markdown(record))
-        partial = page.with_suffix(".partial")
-        partial.write_text(f"{before}{_OPENING}\n\n{body}\n\n{_CLOSING}{after}", encoding="utf-8")
-        os.replace(partial, page)
+    """Put the tables into the page, where there is one."""
+    if page.exists():
+        renew(page, "\n".join(markdown(record)), "tables")
 
 
 def show(record: Mapping[str, Any]) -> None:

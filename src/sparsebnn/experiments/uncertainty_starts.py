@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import sparsebnn
 from sparsebnn import metrics
 from sparsebnn.baselines.deterministic import plain_mlp
+from sparsebnn.experiments.pages import filled
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty import Spec as StudySpec
 from sparsebnn.experiments.uncertainty import problems
@@ -36,7 +37,6 @@ from sparsebnn.training import Settings, train
 
 __all__ = ["Spec", "main", "page", "run", "table"]
 
-_OPENING, _CLOSING = "<!-- starts -->", "<!-- end of starts -->"
 STARTS = ("study", "right everywhere", "right everywhere, 20 units")
 
 
@@ -151,9 +151,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """The page with its table renewed."""
-    before, _, rest = text.partition(_OPENING)
-    _, _, after = rest.partition(_CLOSING)
-    return f"{before}{_OPENING}\n\n{table(rows)}\n\n{_CLOSING}{after}"
+    return filled(text, table(rows), "starts")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
