@@ -7,6 +7,7 @@ compile side by side and are timed one at a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -17,12 +18,14 @@ from typing import Any
 
 import torch
 
+from sparsebnn.experiments.cells import locked
 from sparsebnn.kernels.convolution import Shape, _shape, _splits
 
 _GEOMETRY = ([1, 1], [0, 0], [1, 1])
 # kernel: channels, image, filters, taps
 _LAYERS = {"first": (1, 28, 32, 5), "second": (32, 12, 48, 5)}
 _TURN: Any = None
+_LOCK: Path | None = None
 
 
 def _candidates(kernel: str, layer: str) -> list[tuple[int, ...]]:
@@ -82,7 +85,7 @@ def _time(task: tuple[str, str, int, tuple[int, ...] | None]) -> dict[str, Any]:
         tiles = None if numbers is None else Tiles(*numbers)
         call(tiles)
         torch.cuda.synchronize()
-        with _TURN:
+        with _TURN, contextlib.nullcontext() if _LOCK is None else locked(_LOCK):
             row["us"] = 1e3 * triton.testing.do_bench(
                 lambda: call(tiles), warmup=5, rep=20, return_mode="median"
             )
@@ -91,9 +94,9 @@ def _time(task: tuple[str, str, int, tuple[int, ...] | None]) -> dict[str, Any]:
     return row
 
 
-def _take_turns(turn: Any) -> None:
-    global _TURN
-    _TURN = turn
+def _take_turns(turn: Any, lock: Path | None) -> None:
+    global _TURN, _LOCK
+    _TURN, _LOCK = turn, lock
 
 
 def main() -> int:
@@ -101,6 +104,7 @@ def main() -> int:
     parser.add_argument("--replicates", type=int, nargs="+", default=[10])
     parser.add_argument("--kernels", nargs="+", default=["forward", "weight", "input"])
     parser.add_argument("--out", type=Path, help="file for all timings")
+    parser.add_argument("--gpu-lock", type=Path, metavar="FILE", help="timings wait for this lock file")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         print("Error: the kernels run on CUDA only.", file=sys.stderr)
@@ -119,7 +123,7 @@ def main() -> int:
     ]
     context = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []
-    with context.Pool(os.cpu_count(), _take_turns, (context.Lock(),)) as pool:
+    with context.Pool(os.cpu_count(), _take_turns, (context.Lock(), given.gpu_lock)) as pool:
         for row in pool.imap_unordered(_time, tasks):
             rows.append(row)
             if given.out:
