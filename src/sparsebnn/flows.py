@@ -15,6 +15,8 @@ from sparsebnn.masked import FoldedLinear, MaskedLinear, masked_layers
 __all__ = ["AutoregressiveStep", "CouplingStep", "Flow", "flow"]
 
 _SLOPE = 0.001
+# Beyond this softplus(x) is x, in float64 too.
+_LINEAR_FROM = 40.0
 # From this many weights on a step's networks are limited by memory, and half of it is worth some index work.
 _WORTH_FOLDING = 32_768
 
@@ -79,7 +81,8 @@ class AutoregressiveStep(nn.Module):
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         m, s = masked_layers(self.layers, z, _SLOPE).chunk(2, -1)  # type: ignore[arg-type]
         gate = torch.sigmoid(s)
-        return gate * z + (1.0 - gate) * m, F.logsigmoid(s).sum(-1)
+        # log σ(s) as −softplus(−s): under nested vmap on CUDA F.logsigmoid fails now and then (torch 2.11).
+        return gate * z + (1.0 - gate) * m, -F.softplus(-s, threshold=_LINEAR_FROM).sum(-1)
 
 
 class CouplingStep(nn.Module):
