@@ -196,6 +196,20 @@ def _splits(x: Tensor, shape: Shape) -> int:
     return -(-rows // each)
 
 
+# The compiler may put a short sum into one kernel with a long one, whose tiles then serve neither.
+_FEW = 16
+
+
+def _added(parts: Tensor) -> Tensor:
+    """The sum over the first axis; of few parts in a chain, which the compiler joins with what follows."""
+    if len(parts) > _FEW:
+        return parts.sum(0)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
 # The stacked products, each in the layout its kernel wants.
 
 
@@ -217,7 +231,7 @@ def _weight_sums(
     if last:
         dm, dv, x = _copy(dm, _LAST), _copy(dv, _LAST), _copy(x, _LAST)
     parts = _weight_grad(dm, dv, x, list(shape), splits, pair, bias, last)
-    gm, gv, sm, sv = (part.sum(0) if part.numel() else part for part in parts)
+    gm, gv, sm, sv = (_added(part) if part.numel() else part for part in parts)
 
     def as_weights(sums: Tensor) -> Tensor:
         if not last:

@@ -296,27 +296,37 @@ class Tiles(NamedTuple):
     stages: int = 3
 
 
-def _rows_per_tile(rows: int, others: int) -> int:
-    """128, or 64 where that would leave part of the device without work."""
-    return 128 if triton.cdiv(rows, 128) * others >= 132 else 64
+def _rows_per_tile(rows: int, others: int, most: int) -> int:
+    """``most``, or less (from 64) where that would leave part of the device without work."""
+    while most > 64 and triton.cdiv(rows, most) * others < 132:
+        most //= 2
+    return most
+
+
+# Measured on an H200 by benchmarks/tiles.py. Tiles of the weight gradients have 32 filters: from 64 on the
+# compiler takes matrix instructions that want both sides transposed, and is three times as slow.
 
 
 def forward_tiles(replicates: int, batch: int, shape: Shape, last: bool) -> Tiles:
-    n = _tile(shape.o, 64)
-    m = _rows_per_tile(batch * shape.oh * shape.ow, replicates * triton.cdiv(shape.o, n))
-    depth = (32 if shape.c % 32 == 0 else 16) if last else _tile(shape.depth, 32)
-    return Tiles(m, n, depth, 8 if m * n > 4096 else 4)
+    rows, n = batch * shape.oh * shape.ow, 64
+    m = _rows_per_tile(rows, replicates * triton.cdiv(shape.o, n), 256 if last else 128)
+    if last:
+        return Tiles(m, n, 16, 8 if m > 64 else 4, 4)
+    return Tiles(m, n, _tile(shape.depth, 32), 4, 2)
 
 
-def weight_tiles(shape: Shape) -> Tiles:
+def weight_tiles(shape: Shape, last: bool) -> Tiles:
+    if last:
+        return Tiles(32, _tile(shape.depth, 128), 32, 4)
     n = _tile(shape.depth, 128)
-    return Tiles(_tile(shape.o, 64), n, 32, 8 if n > 64 else 4)
+    return Tiles(64, n, 32, 8 if n > 64 else 4)
 
 
 def input_tiles(replicates: int, batch: int, shape: Shape) -> Tiles:
     n = _tile(shape.c, 64)
-    m = _rows_per_tile(batch * shape.h * shape.w, replicates * triton.cdiv(shape.c, n))
-    return Tiles(m, n, 32 if shape.o % 32 == 0 else 16, 8 if m * n > 4096 else 4)
+    others = replicates * triton.cdiv(shape.c, n)
+    m = _rows_per_tile(batch * shape.h * shape.w, others, 256 if n < 64 else 128)
+    return Tiles(m, n, 16, 8 if m * n > 4096 else 4)
 
 
 def _precision() -> str:
@@ -345,7 +355,7 @@ def weight_grad(
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     k, b, o, depth = x.shape[0], x.shape[1], shape.o, shape.depth
-    t = tiles or weight_tiles(shape)
+    t = tiles or weight_tiles(shape, last)
     each = triton.cdiv(triton.cdiv(b * shape.oh * shape.ow, splits), t.k) * t.k
     none = x.new_empty(0)
     gm = x.new_empty(splits, k, o, depth)
