@@ -66,6 +66,27 @@ def test_the_command_writes_a_row_for_everything(folder, tmp_path, capsys):
     assert "plain: 4 networks as one program, 6 epochs of 1 steps on mnist: 6 steps" in said
 
 
+def test_methods_asked_for_later_are_added(folder, tmp_path):
+    argv = ["--data", str(folder), "--out", str(tmp_path), "--device", "cpu", *SMALL]
+    argv += ["--train-on", "mnist", "--rows", "60"]
+
+    def written(*more: str) -> dict:
+        assert image_ood.main([*argv, *more]) == 0
+        return json.loads((tmp_path / "results/image_ood/image_ood.json").read_text())
+
+    first = written("--methods", "dropout")
+    both = written("--methods", "plain")
+    assert [row["method"] for row in both["rows"]] == ["dropout", "plain"]
+    assert both["rows"][0] == first["rows"][0]
+    assert both["spec"]["methods"] == ["dropout", "plain"]
+    assert both["earlier"] == [{"methods": ["dropout"], "provenance": first["provenance"]}]
+    again = written("--methods", "dropout")
+    assert [row["method"] for row in again["rows"]] == ["plain", "dropout"]
+    assert [entry["methods"] for entry in again["earlier"]] == [["plain"]]
+    other = written("--methods", "plain", "--seed", "5")  # another study: nothing to add to
+    assert [row["method"] for row in other["rows"]] == ["plain"]
+
+
 def test_a_plain_network_is_the_first_member_of_its_ensemble(folder):
     sets = read(folder)
     options = {"train_on": ("mnist",), "plain_epochs": 2, "replicates": 2, "n_draws": 1}

@@ -8,7 +8,8 @@ that the opposite sign is the better detector.
 Run: ``python -m sparsebnn.experiments.image_ood --data FOLDER``, where FOLDER holds ``mnist.npz``,
 ``fmnist.npz`` and ``kmnist.npz`` with x_train, y_train, x_test, y_test. Needs torch and numpy alone. The
 replicates of a method train as one program; with ``--workers`` the programs compile side by side and take
-turns on the device.
+turns on the device. ``--methods`` adds to a results file of the same study: what it has on other methods
+stays, with its provenance under ``earlier``.
 """
 
 from __future__ import annotations
@@ -345,6 +346,24 @@ def _spec(given: argparse.Namespace) -> Spec:
     return spec
 
 
+def _kept(path: Path, spec: Spec) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Rows of a file of the same study on methods that are not asked for now, and where they come from."""
+    if not path.exists():
+        return [], []
+    there = json.loads(path.read_text(encoding="utf-8"))
+    asked = json.loads(json.dumps(rounded(asdict(spec))))
+    if {**there["spec"], "methods": 0} != {**asked, "methods": 0}:
+        return [], []
+    rows = [row for row in there["rows"] if row["method"] not in spec.methods]
+    methods = sorted({row["method"] for row in rows})
+    before = [entry for entry in there.get("earlier", []) if set(entry["methods"]) & set(methods)]
+    known = {method for entry in before for method in entry["methods"]}
+    own = [method for method in methods if method not in known]
+    if own:
+        before.append({"methods": own, "provenance": there["provenance"]})
+    return rows, before
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.image_ood``"""
     given = _options(argv)
@@ -363,15 +382,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = range(spec.seed, spec.seed + spec.replicates)
     failed: list[str] = []
 
+    kept, earlier = _kept(Path(given.out) / "results" / "image_ood" / "image_ood.json", spec)
+    present = {row["method"] for row in kept} | set(spec.methods)
+    whole = replace(spec, methods=tuple(method for method in METHODS if method in present))
+
     def save(rows: list[Row]) -> Path:
-        return study.save(spec, seeds, missing=failed, rows=rounded(rows, 5))
+        return study.save(whole, seeds, missing=failed, rows=[*kept, *rounded(rows, 5)], earlier=earlier)
 
     if given.workers > 1:
         rows, failed = _side_by_side(spec, given, device)
     else:
         rows = run(spec, sets, device, given.mode, given.gpu_lock, save)
     print(f"Written to {save(rows)}")
-    fill(page, rounded({"spec": asdict(spec), "rows": rows}, 5))
+    fill(page, rounded({"spec": asdict(whole), "rows": [*kept, *rows]}, 5))
     if failed:
         print(f"Not finished: {', '.join(failed)}; run them again with --methods.")
     return int(bool(failed))
