@@ -58,11 +58,15 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
         least = 2 if reset else 1
         if isinstance(X, Table):
-            self._names_of(X, reset)
+            self._check_names(X.names, reset)
             return X
         if is_frame(X) or _holds_words(X):
             X = X if is_frame(X) else np.asarray(X, dtype=object)
-            validate_data(self, X=X, reset=reset, skip_check_array=True)
+            if hasattr(X, "get_columns"):
+                # Not every scikit-learn reads the names of every polars: older ones would lose them.
+                self._check_names(tuple(X.columns), reset)
+            else:
+                validate_data(self, X=X, reset=reset, skip_check_array=True)
             rows = X.shape[0]
             if rows < least:
                 found = f"Found array with {rows} sample(s) (shape={X.shape})"
@@ -81,13 +85,19 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         return table if names is None else dataclasses.replace(table, names=tuple(map(str, names)))
 
-    def _names_of(self, table: Table, reset: bool) -> None:
+    def _check_names(self, names: tuple[str, ...], reset: bool) -> None:
         if reset:
-            self.feature_names_in_ = np.array(table.names, dtype=object)
-            self.n_features_in_ = len(table.names)
-        elif table.names != tuple(self.feature_names_in_):
-            expected = f"those of training: {', '.join(map(str, self.feature_names_in_))}"
-            raise invalid("columns", type(self).__name__, expected, ", ".join(table.names))
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+            return
+        known = getattr(self, "feature_names_in_", None)
+        if known is None:  # trained on an array
+            if len(names) != self.n_features_in_:
+                expected = f"{self.n_features_in_}, as in training"
+                raise invalid("number of columns", type(self).__name__, expected, len(names))
+        elif names != tuple(known):
+            expected = f"those of training: {', '.join(map(str, known))}"
+            raise invalid("columns", type(self).__name__, expected, ", ".join(names))
 
     def _inputs(self, X: Any) -> np.ndarray:
         """The encoded inputs of new rows."""
