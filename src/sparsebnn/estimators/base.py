@@ -35,6 +35,7 @@ from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidatio
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
 from sparsebnn.training import Callback, Run, train
+from sparsebnn.training.threads import one_thread
 
 __all__ = ["SparseBNN"]
 
@@ -217,7 +218,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.sharpness_ = 1.0
         if self.calibrate and self._fold is not None and len(living) == len(run.seeds):
-            with _one_thread():
+            with one_thread():
                 self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
         data = torch.from_numpy(x), y, torch.from_numpy(weight)
         unseen = self._unseen(living)
@@ -225,10 +226,10 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
-        with _one_thread():
+        with one_thread():
             self._choose(data, unseen)
         step = max(1, len(x) // _ROWS_FOR_EFFECTS)
-        with _one_thread():
+        with one_thread():
             self.effects_ = explaining.effects(self, x[::step][:_ROWS_FOR_EFFECTS], _DRAWS_FOR_EFFECTS)
 
     def _unseen(self, living: list[int]) -> list[Tensor] | None:
@@ -278,7 +279,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         x = self._inputs(X)
         each = -(-(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
         device = "cpu" if str(self.device) == "auto" else str(self.device)
-        with _one_thread() if len(x) < 5000 else contextlib.nullcontext():
+        with one_thread() if len(x) < 5000 else contextlib.nullcontext():
             yield from self._ensemble.draws(x, each, self.model, self._seed, device)
 
     def explain(self, X: Any, *, n_draws: int = 100, level: float = 0.9) -> explaining.Explanation:
@@ -287,7 +288,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         See :class:`sparsebnn.estimators.Explanation`.
         """
         x = self._inputs(X)
-        with _one_thread():
+        with one_thread():
             return explaining.explain(self, x, n_draws, level)
 
     def summary(self, most: int | None = 20) -> str:
@@ -358,18 +359,8 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _threads(plan: Plan, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
     """Small matrices lose by being shared out between threads."""
     sizes: Sequence[int] = (inputs, *plan.hidden)
     work = plan.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * plan.replicates
-    return _one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
+    return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
