@@ -1,22 +1,22 @@
 """Result files to the picture and to docs/performance.md; nothing is measured here.
 
-The page's blocks between ``<!-- begin cuda -->`` and ``<!-- end cuda -->`` (and ``cpu``) are written by
-this module from the result file of that name; everything else on it is written by hand.
+The page's parts ``cuda`` and ``cpu`` (see :mod:`sparsebnn.experiments.pages`) are written by this module from
+the result file of that name; everything else on it is written by hand.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import Record, scaling_curves, tables
+from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.provenance import COLOURS
 
-__all__ = ["KINDS", "block", "blocks", "draw", "pictured", "read", "refresh"]
+__all__ = ["KINDS", "block", "draw", "pictured", "read", "refresh"]
 
 KINDS = ("cuda", "cpu")
 _LABELS = {
@@ -41,7 +41,7 @@ def pictured(records: Mapping[str, Record]) -> str | None:
 
 
 def block(records: Mapping[str, Record], kind: str) -> str:
-    """What stands between the marks of a kind."""
+    """What stands in the part of a kind."""
     if kind not in records:
         return f"Not measured yet: `python -m benchmarks --device {kind} --scaling`."
     record = records[kind]
@@ -51,16 +51,6 @@ def block(records: Mapping[str, Record], kind: str) -> str:
     return "\n\n".join(parts)
 
 
-def _mark(kind: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<=<!-- begin {kind} -->\n).*?(?=\n<!-- end {kind} -->)", re.DOTALL)
-
-
-def blocks(page: str) -> dict[str, str]:
-    """The generated blocks of a page, by kind."""
-    found = {kind: _mark(kind).search(page) for kind in KINDS}
-    return {kind: match[0] for kind, match in found.items() if match}
-
-
 def read(folder: Path) -> dict[str, Record]:
     """The result files there are, by kind."""
     paths = {kind: folder / f"bench-{kind}.json" for kind in KINDS}
@@ -68,14 +58,9 @@ def read(folder: Path) -> dict[str, Record]:
 
 
 def refresh(page: Path, records: Mapping[str, Record]) -> None:
-    """Write the blocks of a page anew."""
-    text = page.read_text(encoding="utf-8")
+    """Write the parts of a page anew."""
     for kind in KINDS:
-        content = block(records, kind)
-        text = _mark(kind).sub(lambda _, content=content: content, text)  # type: ignore[misc]
-    partial = page.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, page)
+        renew(page, block(records, kind), kind)
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:

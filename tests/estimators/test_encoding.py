@@ -179,6 +179,32 @@ def test_polars_and_pandas_say_the_same():
     np.testing.assert_array_equal(*probs)
 
 
+def test_names_of_polars_frames_are_those_of_training():
+    """With every scikit-learn: some of them read no names from a polars frame."""
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"a": np.arange(20.0), "b": np.arange(20.0)[::-1] ** 2})
+    quick = {"epochs": 2, "replicates": 1, "hidden": (4,), "n_draws": 2}
+    model = SparseBNNClassifier(**quick).fit(frame, [0, 1] * 10)
+    assert model.predict(frame).shape == (20,)
+    for other, got in ((frame.select("b", "a"), "b, a"), (frame.rename({"b": "c"}), "a, c")):
+        with pytest.raises(InvalidInput) as caught:
+            model.predict(other)
+        message = "The 'columns' of SparseBNNClassifier must be those of training: a, b. Got {} instead."
+        assert str(caught.value) == message.format(got)
+
+
+def test_a_table_for_a_network_trained_on_an_array():
+    """There are no names to compare: the columns are taken in their order, and must be as many."""
+    x = np.random.RandomState(0).randn(20, 2)
+    quick = {"epochs": 2, "replicates": 1, "hidden": (4,), "n_draws": 2}
+    model = SparseBNNClassifier(**quick).fit(x, [0, 1] * 10)
+    np.testing.assert_array_equal(model.predict_proba(table(a=x[:, 0], b=x[:, 1])), model.predict_proba(x))
+    with pytest.raises(InvalidInput) as caught:
+        model.predict(table(a=x[:, 0]))
+    message = "The 'number of columns' of SparseBNNClassifier must be 2, as in training. Got 1 instead."
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize(
     ("training", "new", "message"),
     [

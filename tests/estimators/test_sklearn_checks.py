@@ -22,23 +22,24 @@ def expected_failures(estimator):
     }
 
 
+def sklearn_checks(*estimators):
+    """scikit-learn's mark with its cases as a list: some versions give a generator, which pytest warns of."""
+    mark = parametrize_with_checks(list(estimators), expected_failed_checks=expected_failures)
+    names, cases = mark.args
+    return pytest.mark.parametrize(names, list(cases), **mark.kwargs)
+
+
 QUICK = {"epochs": 15, "replicates": 1, "hidden": (8,), "n_draws": 10}
 
 
-@parametrize_with_checks(
-    [
-        SparseBNNClassifier(**{**QUICK, "learning_rate": 0.05}),
-        SparseBNNRegressor(**{**QUICK, "learning_rate": 0.05}),
-    ],
-    expected_failed_checks=expected_failures,
+@sklearn_checks(
+    SparseBNNClassifier(**QUICK, learning_rate=0.05), SparseBNNRegressor(**QUICK, learning_rate=0.05)
 )
 def test_quick_settings(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [SparseBNNClassifier(), SparseBNNRegressor()], expected_failed_checks=expected_failures
-)
+@sklearn_checks(SparseBNNClassifier(), SparseBNNRegressor())
 def test_defaults(estimator, check):
     check(estimator)

@@ -72,13 +72,13 @@ def test_an_interrupted_choice_keeps_its_programs(folder, tmp_path, monkeypatch)
     """Stopped in the second program: the first is not trained again, and the file is the same."""
     real, trained = frontier_choose._program, []
 
-    def program(*given):
-        trained.append(given[4].cut)
+    def interrupted(given, setup, program, label):
+        trained.append(program.cut)
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return real(*given)
+        return real(given, setup, program, label)
 
-    monkeypatch.setattr(frontier_choose, "_program", program)
+    monkeypatch.setattr(frontier_choose, "_program", interrupted)
     argv = [*words(tmp_path, "--stage", "choose"), "--methods", "lrt"]
     with pytest.raises(KeyboardInterrupt):
         frontier.main(argv)

@@ -70,7 +70,7 @@ class Ascent:
         self.square = self.x**2
         self.logit, self.alpha, self.mu = logit, alpha.copy(), mu.copy()
         starts, rows = len(logit), len(problem.y)
-        self.slab_var = np.full(starts, problem.slab_var)
+        self.slab_var: np.ndarray = np.full(starts, problem.slab_var)
         self.noise_var = np.full(starts, problem.noise_var)
         self.eta = np.ones((starts, rows))
         self.linear = (alpha * mu) @ self.x.T

@@ -94,7 +94,7 @@ def _as_labels(values: np.ndarray) -> np.ndarray:
 def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers; a class gives its share, a class of one row stays in training."""
     random = np.random.RandomState(seed)
-    groups = [np.arange(len(y))]
+    groups: list[np.ndarray] = [np.arange(len(y))]
     if task == "classification":
         groups = [np.flatnonzero(y == label) for label in np.unique(y)]
     test: list[int] = []

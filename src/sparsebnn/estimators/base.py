@@ -35,6 +35,7 @@ from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidatio
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
 from sparsebnn.training import Callback, Run, train
+from sparsebnn.training.threads import one_thread
 
 __all__ = ["SparseBNN"]
 
@@ -58,11 +59,15 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
         least = 2 if reset else 1
         if isinstance(X, Table):
-            self._names_of(X, reset)
+            self._check_names(X.names, reset)
             return X
         if is_frame(X) or _holds_words(X):
             X = X if is_frame(X) else np.asarray(X, dtype=object)
-            validate_data(self, X=X, reset=reset, skip_check_array=True)
+            if hasattr(X, "get_columns"):
+                # Not every scikit-learn reads the names of every polars: older ones would lose them.
+                self._check_names(tuple(X.columns), reset)
+            else:
+                validate_data(self, X=X, reset=reset, skip_check_array=True)
             rows = X.shape[0]
             if rows < least:
                 found = f"Found array with {rows} sample(s) (shape={X.shape})"
@@ -81,13 +86,19 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         return table if names is None else dataclasses.replace(table, names=tuple(map(str, names)))
 
-    def _names_of(self, table: Table, reset: bool) -> None:
+    def _check_names(self, names: tuple[str, ...], reset: bool) -> None:
         if reset:
-            self.feature_names_in_ = np.array(table.names, dtype=object)
-            self.n_features_in_ = len(table.names)
-        elif table.names != tuple(self.feature_names_in_):
-            expected = f"those of training: {', '.join(map(str, self.feature_names_in_))}"
-            raise invalid("columns", type(self).__name__, expected, ", ".join(table.names))
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+            return
+        known = getattr(self, "feature_names_in_", None)
+        if known is None:  # trained on an array
+            if len(names) != self.n_features_in_:
+                expected = f"{self.n_features_in_}, as in training"
+                raise invalid("number of columns", type(self).__name__, expected, len(names))
+        elif names != tuple(known):
+            expected = f"those of training: {', '.join(map(str, known))}"
+            raise invalid("columns", type(self).__name__, expected, ", ".join(names))
 
     def _inputs(self, X: Any) -> np.ndarray:
         """The encoded inputs of new rows."""
@@ -207,7 +218,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.sharpness_ = 1.0
         if self.calibrate and self._fold is not None and len(living) == len(run.seeds):
-            with _one_thread():
+            with one_thread():
                 self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
         data = torch.from_numpy(x), y, torch.from_numpy(weight)
         unseen = self._unseen(living)
@@ -215,10 +226,10 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
-        with _one_thread():
+        with one_thread():
             self._choose(data, unseen)
         step = max(1, len(x) // _ROWS_FOR_EFFECTS)
-        with _one_thread():
+        with one_thread():
             self.effects_ = explaining.effects(self, x[::step][:_ROWS_FOR_EFFECTS], _DRAWS_FOR_EFFECTS)
 
     def _unseen(self, living: list[int]) -> list[Tensor] | None:
@@ -268,7 +279,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         x = self._inputs(X)
         each = -(-(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
         device = "cpu" if str(self.device) == "auto" else str(self.device)
-        with _one_thread() if len(x) < 5000 else contextlib.nullcontext():
+        with one_thread() if len(x) < 5000 else contextlib.nullcontext():
             yield from self._ensemble.draws(x, each, self.model, self._seed, device)
 
     def explain(self, X: Any, *, n_draws: int = 100, level: float = 0.9) -> explaining.Explanation:
@@ -277,7 +288,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         See :class:`sparsebnn.estimators.Explanation`.
         """
         x = self._inputs(X)
-        with _one_thread():
+        with one_thread():
             return explaining.explain(self, x, n_draws, level)
 
     def summary(self, most: int | None = 20) -> str:
@@ -348,18 +359,8 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _threads(plan: Plan, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
     """Small matrices lose by being shared out between threads."""
     sizes: Sequence[int] = (inputs, *plan.hidden)
     work = plan.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * plan.replicates
-    return _one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
+    return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()

@@ -39,12 +39,11 @@ network's.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +63,7 @@ from sparsebnn.networks import PriorValues, density, prior_values
 from sparsebnn.prediction import ClassPrediction, predict
 from sparsebnn.recipes import Recipe, recipe
 from sparsebnn.training import Callback, Epoch, Run, Settings, train
+from sparsebnn.training.threads import one_thread
 
 __all__ = ["Result", "Row", "SIZES", "Spec", "main", "network", "run", "show"]
 
@@ -137,7 +137,7 @@ def run(spec: Spec = Spec(), out: str | Path = "runs/demo", quiet: bool = False)
     began = time.perf_counter()
     folder = _prepare(Path(out))
     data = _validation(load("digits")) if spec.validate else load("digits")
-    with _one_thread():
+    with one_thread():
         trained = _train(spec, data, quiet)
         networks = trained.networks
         averages = [_predict(each, data.x_test, spec, "average") for each in networks]
@@ -186,17 +186,6 @@ def _validation(data: Dataset) -> Dataset:
         x_test=data.x_train[held],
         y_test=data.y_train[held],
     )
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Matrices this small lose by being shared out, and lose badly when the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _train(spec: Spec, data: Dataset, quiet: bool) -> Run:

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sparsebnn import data as datasets
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments import evaluation, frontier_plan, frontier_pruned, provenance
@@ -107,7 +109,8 @@ def _part(
             print(f"{label}: already there", flush=True)
             return kept
     train_program = _pruned_program if method == "pruned" else _program
-    rows, runs = train_program(given, data, dataset, base, program, label)
+    setup = _Setup.of(given, data, dataset, base, program)
+    rows, runs = train_program(given, setup, program, label)
     part = {"of": of, "rows": rows, "trained": frontier_plan.spent(runs)}
     provenance.write_json(path, part)
     return part
@@ -123,38 +126,54 @@ def _together(parts: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any]:
 _Found = tuple[list[dict[str, Any]], list[Run]]
 
 
-def _program(
-    given: argparse.Namespace,
-    data: datasets.Dataset,
-    dataset: str,
-    base: Cell,
-    program: Program,
-    label: str,
-) -> _Found:
-    (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
-    each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
-    target = frontier_plan.target_of(base.architecture, dataset)
-    made = frontier_plan.with_candidate(base, program.candidates[0], target)
-    before, *cut = frontier_plan.watchers(program.cut, target)
+@dataclasses.dataclass(frozen=True)
+class _Setup:
+    """What a program is trained on and measured on; ``each`` has a candidate for every replicate."""
+
+    each: tuple[Candidate, ...]
+    target: float
+    made: Cell
+    rows: tuple[Tensor, Tensor]
+    held_out: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(
+        cls, given: argparse.Namespace, data: datasets.Dataset, dataset: str, base: Cell, program: Program
+    ) -> _Setup:
+        (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
+        each = tuple(candidate for candidate in program.candidates for _ in range(given.seeds))
+        target = frontier_plan.target_of(base.architecture, dataset)
+        made = frontier_plan.with_candidate(base, program.candidates[0], target)
+        shown = [evaluation.inputs(part, made, data.image_shape) for part in (x, x_val)]
+        return cls(each, target, made, (shown[0], y), (shown[1], y_val))
+
+    def held_out_on(self, run: Run) -> tuple[Tensor, Tensor]:
+        """The validation rows, on the device of a run."""
+        device = run.batches.x.device
+        return self.held_out[0].to(device), self.held_out[1].to(device)
+
+
+def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: str) -> _Found:
+    made = setup.made
+    before, *cut = frontier_plan.watchers(program.cut, setup.target)
     turn = frontier_plan.turn(given)
     with turn:
         trained = train(
             made.network(),
-            (evaluation.inputs(x, made, data.image_shape), y),
+            setup.rows,
             likelihood=Categorical(made.sizes[-1]),
             settings=made.settings,
-            replicates=len(each),
+            replicates=len(setup.each),
             seed=given.seed,
             vary={
-                "temperature": [candidate.temperature for candidate in each],
-                "learning_rate": [candidate.rate for candidate in each],
-                "learning_rates.inclusion_logit": [candidate.logit_rate for candidate in each],
+                "temperature": [candidate.temperature for candidate in setup.each],
+                "learning_rate": [candidate.rate for candidate in setup.each],
+                "learning_rates.inclusion_logit": [candidate.logit_rate for candidate in setup.each],
             },
             callbacks=[before, *cut, turn, Lines(label, given.quiet)],
             **frontier_plan.train_options(given),
         )
-        images = evaluation.inputs(x_val, made, data.image_shape).to(trained.batches.x.device)
-        labels = y_val.to(images.device)
+        images, labels = setup.held_out_on(trained)
         gone = {stopped.replicate for stopped in trained.stopped}
         rows: list[dict[str, Any]] = []
         for c, candidate in enumerate(program.candidates):
@@ -168,24 +187,11 @@ def _program(
         return rows, [trained]
 
 
-def _pruned_program(
-    given: argparse.Namespace,
-    data: datasets.Dataset,
-    dataset: str,
-    base: Cell,
-    program: Program,
-    label: str,
-) -> _Found:
+def _pruned_program(given: argparse.Namespace, setup: _Setup, program: Program, label: str) -> _Found:
     """The same for magnitude pruning, at the cell's density."""
-    (x, y), (x_val, y_val) = split(data, held_out_rows(dataset))
-    each = [candidate for candidate in program.candidates for _ in range(given.seeds)]
-    target = frontier_plan.target_of(base.architecture, dataset)
-    made = frontier_plan.with_candidate(base, program.candidates[0], target)
-    rows_in = (evaluation.inputs(x, made, data.image_shape), y)
-    rates = [candidate.rate for candidate in each]
-    dense, cut = frontier_pruned.trained(given, rows_in, made, rates, [target], label)
-    images = evaluation.inputs(x_val, made, data.image_shape).to(cut.batches.x.device)
-    labels = y_val.to(images.device)
+    made, rates = setup.made, [candidate.rate for candidate in setup.each]
+    dense, cut = frontier_pruned.trained(given, setup.rows, made, rates, [setup.target], label)
+    images, labels = setup.held_out_on(cut)
     measured = [evaluation.evaluate(network, images, labels, made, 1, 0) for network in cut.networks]
     rows = []
     for c, candidate in enumerate(program.candidates):
