@@ -77,7 +77,8 @@ def check(folder: Path) -> dict[str, Any]:
     for family, probs in stored["probs"].items():
         network = _network(family)
         load_state(folder / f"{family}.safetensors", network)
-        apart[family] = float((torch.tensor(_predicted(network)) - torch.tensor(probs)).abs().max())
+        here, there = (torch.tensor(found, dtype=torch.float64) for found in (_predicted(network), probs))
+        apart[family] = float((here - there).abs().max())
         print(f"{family:>10}: largest difference {apart[family]:.1e}")
     return {"made": stored["made"], "largest_difference": apart, "same": max(apart.values()) < _TOLERANCE}
 
