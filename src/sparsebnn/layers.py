@@ -102,18 +102,28 @@ class BayesianLayer(nn.Module):
             return self._gated(x, moments, bias_mean, bias_var)
         if moments.scale is None:
             return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
-        assert moments.scaled_var is not None
+        return self._scaled(x, moments, bias_mean, bias_var)
+
+    def _scaled(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance where inputs or filters have a scale: it goes to x, or to the outputs."""
+        assert moments.scale is not None
         scale, square = moments.scale, x**2
-        scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1) if self.z_axis == 1 else scale
-        fixed = self.op(square, moments.var, bias_var)
+        var = self.op(square, moments.var, bias_var)
         if self.z_axis == 1:
+            scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1)
             mean = self.op(x * scale, moments.mean, bias_mean)
-            return mean, fixed + self.op(square * scale**2, moments.scaled_var, None)
+            if moments.scaled_var is not None:
+                var = var + self.op(square * scale**2, moments.scaled_var, None)
+            return mean, var
         filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
         mean = self.op(x, moments.mean, None) * filters
         if bias_mean is not None:
             mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
-        return mean, fixed + self.op(square, moments.scaled_var, None) * filters**2
+        if moments.scaled_var is not None:
+            var = var + self.op(square, moments.scaled_var, None) * filters**2
+        return mean, var
 
     def _gated(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None

@@ -20,7 +20,7 @@ from sparsebnn.kernels import noise as kernels
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers
-from sparsebnn.noise import Tape
+from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, noise_size
 
 __all__ = [
@@ -223,6 +223,7 @@ class _Plan:
         self.seeds = counter.seed_tensor([seed], self.like.device)
         self.batch_size = batch_size
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
+        self._sizes: dict[int, NoiseSize] = {}
 
     def groups(self) -> Iterator[tuple[list[slice], Tensor]]:
         """Batches of rows that go together, ``(G, batch, …)``, and which rows they are.
@@ -262,8 +263,14 @@ class _Plan:
         """Whether noise belongs to rows. Whole weights must not change from batch to batch."""
         return self.kind is LocalPass
 
+    def _noise_size(self, batch: Tensor) -> NoiseSize:
+        """What one draw for such a batch consumes; found by a pass, once for every number of rows."""
+        if len(batch) not in self._sizes:
+            self._sizes[len(batch)] = noise_size(self.network, batch, self.kind)
+        return self._sizes[len(batch)]
+
     def _noise_bytes(self, batch: Tensor) -> int:
-        size = noise_size(self.network, batch, self.kind)
+        size = self._noise_size(batch)
         return (size.normal + size.logistic + 1) * self.like.element_size()
 
     def noise(self, rows: list[slice], batches: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -271,7 +278,7 @@ class _Plan:
 
         Local noise has an axis more, the batches of the group.
         """
-        size = noise_size(self.network, batches[0], self.kind)
+        size = self._noise_size(batches[0])
         chunk = self.memory // (self._noise_bytes(batches[0]) * len(batches))
         chunk = max(1, min(self.n_draws, chunk))
         starts = torch.tensor([one.start for one in rows], device=self.like.device) << 32

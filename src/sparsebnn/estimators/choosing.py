@@ -153,7 +153,7 @@ class _Asker:
     def _prepare(self, draws: int, noisy: bool) -> None:
         size = noise_size(nn.Sequential(self.first), self.x, LocalPass)
         tape = Tape(self._noise(size.normal, False), torch.zeros(size.logistic, dtype=torch.float64))
-        moments = self.first.weights.local(tape)
+        moments = self.first.weights.local(tape).with_scale(1)
         self.mean_w, self.var_w = moments.mean, moments.var
         self.family: Any = getattr(self.first.weights, "conditional", self.first.weights)
         self.std_w, self.inclusion_w = self.family.std, self.family.inclusion_prob()

@@ -22,10 +22,11 @@ __all__ = ["Family", "Moments", "Sample"]
 class Moments(NamedTuple):
     """Mean and variance of independent weights.
 
-    With ``scale`` (one row per example) the weights seen by example b are multiplied by
+    With ``scale`` (one row per example, or one for all) the weights seen by example b are multiplied by
     ``scale[b]``; then ``mean`` and ``var`` are those of the unscaled part and ``scaled_var`` is the
-    part of the variance that grows with ``scale²``. With ``gate`` (one probability per output) all weights
-    of an output are there or not together; ``mean`` and ``var`` are those of weights that are.
+    part of the variance that grows with ``scale²`` (none: no part does). With ``gate`` (one probability per
+    output) all weights of an output are there or not together; ``mean`` and ``var`` are those of weights
+    that are.
     """
 
     mean: Tensor
@@ -33,6 +34,15 @@ class Moments(NamedTuple):
     scale: Tensor | None = None
     scaled_var: Tensor | None = None
     gate: Tensor | None = None
+
+    def with_scale(self, axis: int) -> Moments:
+        """The same with the only row of ``scale`` multiplied into the weights, along one axis."""
+        if self.scale is None:
+            return self
+        (row,) = self.scale
+        by = spread(row, self.mean.shape, axis)
+        var = self.var if self.scaled_var is None else self.var + by**2 * self.scaled_var
+        return Moments(by * self.mean, var, gate=self.gate)
 
 
 class Sample(NamedTuple):

@@ -29,6 +29,11 @@ _SQUASH: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _contract_each(vectors: Tensor, weight: Tensor, axis: int) -> Tensor:
+    """:func:`contract` for each row of ``vectors``."""
+    return vectors @ weight.movedim(axis, 0).flatten(1)
+
+
 class FlowFamily(Family):
     r"""Spike-and-slab weights that share a multiplicative latent vector z.
 
@@ -162,17 +167,16 @@ class FlowFamily(Family):
             mean = contract(e, moments.mean, axis)
             var = contract(e**2, moments.var, axis)
         else:
-            assert moments.scaled_var is not None
-            rows = [t.movedim(axis, 0).flatten(1) for t in (moments.mean, moments.var, moments.scaled_var)]
-            mean = (z * e) @ rows[0]
-            var = e**2 @ rows[1] + (z * e) ** 2 @ rows[2]
+            mean, var = _contract_each(z * e, moments.mean, axis), _contract_each(e**2, moments.var, axis)
+            if moments.scaled_var is not None:
+                var = var + _contract_each((z * e) ** 2, moments.scaled_var, axis)
         tiny = torch.finfo(var.dtype).tiny ** 0.75
         return mean + torch.sqrt(var.clamp_min(tiny)) * noise.normal(mean.shape, mean)
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
         if self.z_per == "example":
             z, log_q = self.draw_z(noise, batch)
-            moments = self.conditional.moments_per_example(z)
+            moments = self.conditional.scaled_moments(z)
             first, second = self.scale(z.mean(0)), self.scale((z**2).mean(0))
             kl = self.conditional.closed_form_kl(first, second)
         else:
@@ -186,10 +190,9 @@ class FlowFamily(Family):
         return self.sample(noise).kl
 
     def local(self, noise: Noise, batch: int = 1) -> Moments:
-        """Moments given a fresh z."""
-        if self.z_per == "example":
-            return self.conditional.moments_per_example(self.draw_z(noise, batch)[0])
-        return self.conditional.moments(self.scale(self.draw_z(noise)[0]))
+        """Moments given a fresh z, which stays apart: many draws then share one set of weights."""
+        z, _ = self.draw_z(noise, batch if self.z_per == "example" else 1)
+        return self.conditional.scaled_moments(z)
 
     def draw(self, noise: Noise) -> Tensor:
         return self.conditional.draw(noise, self.scale(self.draw_z(noise)[0]))

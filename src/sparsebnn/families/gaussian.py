@@ -63,9 +63,9 @@ class Gaussian(Family):
         mean = self.mean if scale is None else self.mean * scale
         return Moments(mean, self.std**2)
 
-    def moments_per_example(self, scale: Tensor) -> Moments:
-        """Moments when every example has its own row of ``scale``."""
-        return Moments(self.mean, self.std**2, scale, torch.zeros_like(self.mean))
+    def scaled_moments(self, scale: Tensor) -> Moments:
+        """Moments that keep ``scale`` apart: a row for every example, or one for all."""
+        return Moments(self.mean, self.std**2, scale)
 
     def local(self, noise: Noise, batch: int = 1) -> Moments:
         return self.moments()

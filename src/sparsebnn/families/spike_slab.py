@@ -102,8 +102,8 @@ class SpikeSlab(Family):
         exclusion = torch.sigmoid(-self.inclusion_logit)
         return Moments(inclusion * mean, inclusion * (std**2 + exclusion * mean**2))
 
-    def moments_per_example(self, scale: Tensor) -> Moments:
-        """Moments when every example has its own row of ``scale``."""
+    def scaled_moments(self, scale: Tensor) -> Moments:
+        """Moments that keep ``scale`` apart: a row for every example, or one for all."""
         inclusion, exclusion = self.inclusion_prob(), torch.sigmoid(-self.inclusion_logit)
         between = inclusion * exclusion * self.mean**2
         return Moments(inclusion * self.mean, inclusion * self.std**2, scale, between)
