@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +17,8 @@ from sparsebnn.networks import bayesian_layers
 from sparsebnn.priors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.recipes import METHODS
 from sparsebnn.training import PhasedSettings
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -63,12 +69,31 @@ def test_settings_are_overridden_and_used():
     assert recipe(epochs=3, temperature=0.5).settings == Settings(epochs=3, temperature=0.5, **same)
     made = recipe(epochs=20, target_density=0.1)
     assert made.settings == PhasedSettings(
-        epochs=20, temperature=0.1, target_density=0.1, free=0.5, refit=0.2, refit_heat=10.0, **same
+        epochs=20, temperature=0.03, target_density=0.1, free=0.5, refit=0.2, refit_heat=10.0, **same
     )
     x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     run = train(made.mlp([5, 40, 3]), (x, torch.arange(64) % 3), settings=made.settings, progress=False)
     assert run.history[-1].density[0] == pytest.approx(0.1, rel=0.1)
     assert recipe("paper", target_density=0.1).settings.refit == 0.0
+
+
+def test_who_gives_no_settings_gets_the_recommended_ones():
+    assert inspect.signature(train).parameters["settings"].default == recipe().settings
+
+
+@pytest.mark.parametrize(("cell", "method"), [("mnist-fc-lrt", "lrt"), ("fmnist-fc-lrt", "lrt")])
+def test_the_recommended_settings_are_those_that_validation_rows_chose(cell, method):
+    chosen = json.loads((ROOT / "results" / "frontier" / f"choose-{cell}.json").read_text())["chosen"]
+    made = recipe(method=method, target_density=0.02).settings
+    assert made.temperature == chosen["temperature"]
+    assert made.learning_rate == chosen["rate"]
+    assert made.learning_rates == {"inclusion_logit": chosen["logit_rate"]}
+    assert (made.refit, made.refit_heat) == (chosen["refit"], chosen["heat"])
+
+
+def test_the_flows_temperature_is_its_own():
+    path = ROOT / "results" / "frontier" / "choose-kmnist-fc-flow.json"
+    assert recipe(method="flow").settings.temperature == json.loads(path.read_text())["chosen"]["temperature"]
 
 
 def test_the_papers_prior_has_a_fixed_scale():

@@ -16,8 +16,8 @@ from sparsebnn import networks
 from sparsebnn.checks import check_choice
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
-from sparsebnn.training.schedules import Cosine, Steps
-from sparsebnn.training.settings import PhasedSettings, Settings
+from sparsebnn.training.schedules import Steps
+from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
 
 __all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
 
@@ -37,6 +37,10 @@ _PAPER = Initial(
 )
 _SMALL = Uniform(-0.01, 0.01)
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
+
+
+# Where validation rows chose another one than for LBBNN-LRT.
+_TEMPERATURES = {"flow": 0.1}
 
 
 def prior_of(kind: str, inclusion_prob: float = 0.1) -> Prior:
@@ -106,7 +110,8 @@ def recipe(
     ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
     density; the recommended recipe then has three parts
     (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
-    to the density, a fifth with a fixed structure at ten times the temperature.
+    to the density, a fifth with a fixed structure at ten times the temperature. Without settings of one's own
+    :func:`~sparsebnn.train` uses those of LBBNN-LRT.
 
     >>> recipe("recommended", target_density=0.02).settings.target_density
     0.02
@@ -132,15 +137,7 @@ def recipe(
 def _recommended(method: str) -> Recipe:
     """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
     start = Initial()
-    settings = Settings(
-        epochs=100,
-        batch_size=100,
-        learning_rate=1e-3,
-        learning_rates={"inclusion_logit": 1e-2},
-        schedule=Cosine(),
-        temperature=0.1,
-        warmup=0.5,
-    )
+    settings = replace(RECOMMENDED, temperature=_TEMPERATURES.get(method, RECOMMENDED.temperature))
     return Recipe("recommended", method, start, start, settings, "empirical")
 
 

@@ -89,9 +89,7 @@ def test_the_ablations_change_one_thing_each():
 def test_the_ablations_page_shows_what_the_results_say():
     page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
     section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
-    assert pages.filled(page, section) == page, (
-        "run: sparsebnn reproduce ablations --write docs/ablations.md"
-    )
+    assert pages.filled(page, section) == page, "run: sparsebnn reproduce ablations --write docs/ablations.md"
 
 
 def test_an_ablation_beside_its_baseline(tmp_path):

@@ -17,6 +17,7 @@ from sparsebnn.experiments import (
     frontier,
     frontier_choose,
     frontier_curve,
+    frontier_picture,
     frontier_plan,
     frontier_report,
     pages,
@@ -257,7 +258,7 @@ def test_a_report_of_nothing(tmp_path):
     text = frontier_report.markdown(tmp_path)
     assert "No final cells yet." in text
     assert "No curves yet." in text
-    assert frontier_report.draw(tmp_path, tmp_path / "none.png") is False
+    assert frontier_picture.draw(tmp_path, tmp_path / "none.png") is False
 
 
 def test_targets_can_be_given(tmp_path):

@@ -40,6 +40,7 @@ def test_without_a_refit_there_is_nothing():
 
 def test_a_resumed_run_still_has_it(tmp_path):
     """Interrupted in the refit and resumed: the posterior before it comes from its file."""
+
     class Halt(Exception):
         pass
 

@@ -37,6 +37,7 @@ from sparsebnn.experiments import (
     evaluation,
     frontier_choose,
     frontier_curve,
+    frontier_picture,
     frontier_plan,
     frontier_report,
     provenance,
@@ -203,7 +204,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if stage in given.stage:
             _curves(given, stage)
     if "page" in given.stage:
-        frontier_report.write(Path(given.out), given.quick)
+        if not given.quick:  # a rehearsal leaves the page as it is
+            frontier_report.write(Path(given.out))
+        frontier_picture.write(Path(given.out))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The frontier's files as tables and as a picture; it never trains.
+"""The frontier's files as tables; it never trains.
 
 Differences are those of medians over seeds; their 95% intervals come from drawing both sets of seeds with
 replacement, 10,000 times.
@@ -22,7 +22,7 @@ from sparsebnn.experiments.paper import ARCHITECTURES
 from sparsebnn.experiments.published import Printed, printed
 from sparsebnn.experiments.tables import NAMES, bootstrap_interval, pipes, signed, spread
 
-__all__ = ["curve_lines", "draw", "markdown", "write"]
+__all__ = ["curve_lines", "markdown", "measures", "place_name", "places", "write"]
 
 _ALL = (*DATASETS, "digits")
 _WHERE = {"fc": "fully connected", "lenet": "LeNet-5"}
@@ -37,16 +37,16 @@ def _read(path: Path) -> Result | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _values(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+def measures(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
     scale = 100.0 if name.startswith("accuracy") else 1.0
     return scale * np.array([row[name] for row in rows])
 
 
-def _title(dataset: str, architecture: str) -> str:
+def place_name(dataset: str, architecture: str) -> str:
     return f"{dataset.upper() if dataset != 'digits' else 'digits'}, {_WHERE[architecture]}"
 
 
-def _places(results: Path, prefix: str, methods: Sequence[str]) -> list[tuple[str, str, str, Result]]:
+def places(results: Path, prefix: str, methods: Sequence[str]) -> list[tuple[str, str, str, Result]]:
     """The files of a kind that are there: data set, architecture, method, content."""
     found = []
     for architecture in ARCHITECTURES:
@@ -64,9 +64,9 @@ def _places(results: Path, prefix: str, methods: Sequence[str]) -> list[tuple[st
 def final_tables(results: Path) -> str:
     """The final cells: accuracies beside the paper's FLOW, then NLL and ECE beside our own FLOW."""
     accuracy, calibration = [], []
-    for dataset, architecture, method, content in _places(results, "", ("lrt", "flow")):
+    for dataset, architecture, method, content in places(results, "", ("lrt", "flow")):
         rows = content["replicates"]
-        title = f"{_title(dataset, architecture)}, {NAMES[method]}"
+        title = f"{place_name(dataset, architecture)}, {NAMES[method]}"
         paper = printed(architecture, dataset, "flow") if dataset in DATASETS else None
         accuracy.append([title, *_accuracy(rows, dataset, architecture, paper)])
         calibration.append([title, *_calibration(results, rows, dataset, architecture)])
@@ -100,7 +100,7 @@ def final_tables(results: Path) -> str:
 def _accuracy(
     rows: list[dict[str, Any]], dataset: str, architecture: str, paper: Printed | None
 ) -> list[str]:
-    average, median = _values(rows, "accuracy_average"), _values(rows, "accuracy_median")
+    average, median = measures(rows, "accuracy_average"), measures(rows, "accuracy_median")
     kept = statistics.fmean(row["density"] for row in rows)
     limit = frontier_plan.most_density(architecture, dataset)
     aim = _AIMS.get((dataset, architecture))
@@ -112,7 +112,7 @@ def _accuracy(
     early = _NONE
     if "accuracy_median_free" in rows[0]:
         own = statistics.fmean(row["density_free"] for row in rows)
-        early = f"{np.median(_values(rows, 'accuracy_median_free')):.2f} @{own:.3f}"
+        early = f"{np.median(measures(rows, 'accuracy_median_free')):.2f} @{own:.3f}"
     wanted = _NONE if aim is None else signed(aim)
     return [
         spread(average),
@@ -129,7 +129,7 @@ def _accuracy(
 def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, architecture: str) -> list[str]:
     def four(own: list[dict[str, Any]]) -> list[str]:
         names = ("nll_average", "ece_average", "nll_median", "ece_median")
-        return [f"{np.median(_values(own, name)):.4f}" for name in names]
+        return [f"{np.median(measures(own, name)):.4f}" for name in names]
 
     reproduced = _read(results / _TABLE[architecture] / f"{dataset}-flow.json")
     return four(rows) + ([_NONE] * 4 if reproduced is None else four(reproduced["replicates"]))
@@ -138,7 +138,7 @@ def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, archit
 def chosen_table(results: Path) -> str:
     """What the validation rows chose, and out of how many."""
     rows = []
-    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow", "pruned")):
+    for dataset, architecture, method, content in places(results, "choose-", ("lrt", "flow", "pruned")):
         own, pruned = content["chosen"], method == "pruned"
         at = next(row for row in content["rows"] if all(row[key] == own[key] for key in own))
         figures = [f"{100 * at[f'accuracy_{m}']:.2f} ({at[f'nll_{m}']:.4f})" for m in ("average", "median")]
@@ -147,7 +147,7 @@ def chosen_table(results: Path) -> str:
         name = "magnitude pruning" if pruned else NAMES[method]
         rows.append(
             [
-                f"{_title(dataset, architecture)}, {name}",
+                f"{place_name(dataset, architecture)}, {name}",
                 str(len(content["rows"])),
                 *([_NONE, ours[1], _NONE] if pruned else ours),
                 f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}"),
@@ -166,7 +166,7 @@ def chosen_table(results: Path) -> str:
 def temperature_table(results: Path) -> str:
     """What the temperature does, on validation rows: phased candidates with the chosen rate, free density."""
     rows = []
-    for dataset, architecture, method, content in _places(results, "choose-", ("lrt", "flow")):
+    for dataset, architecture, method, content in places(results, "choose-", ("lrt", "flow")):
         free = [r for r in content["rows"] if r["cut"] == "phased" and r["average_of"] == "free"]
         rates = [content["chosen"]["rate"], content["chosen"]["logit_rate"]]
         own = [r for r in free if [r["rate"], r["logit_rate"]] == rates]
@@ -177,7 +177,7 @@ def temperature_table(results: Path) -> str:
             ]
             rows.append(
                 [
-                    f"{_title(dataset, architecture)}, {NAMES[method]}",
+                    f"{place_name(dataset, architecture)}, {NAMES[method]}",
                     f"{row['temperature']:g}",
                     f"{row['density_free']:.3f}",
                     models[0],
@@ -194,7 +194,7 @@ def temperature_table(results: Path) -> str:
 
 def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], name: str, digits: int = 2) -> str:
     """Ours minus theirs, with its interval."""
-    first, second = _values(ours, name), _values(theirs, name)
+    first, second = measures(ours, name), measures(theirs, name)
     low, high = bootstrap_interval(first, second)
     middle = float(np.median(first) - np.median(second))
     return f"{signed(middle, digits)} ({signed(low, digits)} to {signed(high, digits)})"
@@ -203,7 +203,7 @@ def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], name: s
 def curve_table(results: Path) -> str:
     """Ours against pruning at every target density."""
     blocks = []
-    for dataset, architecture, method, content in _places(results, "densities-", ("lrt", "flow")):
+    for dataset, architecture, method, content in places(results, "densities-", ("lrt", "flow")):
         other = _read(results / "frontier" / f"densities-{dataset}-{architecture}-pruned.json")
         rows = []
         for block in content["rows"]:
@@ -211,41 +211,44 @@ def curve_table(results: Path) -> str:
             off = max(abs(row["density"] / block["target"] - 1.0) for row in own)
             row = [f"{100 * block['target']:g}%", f"{100 * off:.1f}%"]
             row += [
-                f"{np.median(_values(own, 'accuracy_median')):.2f}",
-                f"{np.median(_values(own, 'nll_median')):.4f}",
+                f"{np.median(measures(own, 'accuracy_median')):.2f}",
+                f"{np.median(measures(own, 'nll_median')):.4f}",
             ]
             cut = None if other is None else _same_target(other, block["target"])
             if cut is None:
                 row += [_NONE] * 4
             else:
                 row += [
-                    f"{np.median(_values(cut, 'accuracy_median')):.2f}",
+                    f"{np.median(measures(cut, 'accuracy_median')):.2f}",
                     difference(own, cut, "accuracy_median"),
                 ]
-                row += [f"{np.median(_values(cut, 'nll_median')):.4f}", difference(own, cut, "nll_median", 4)]
+                row += [
+                    f"{np.median(measures(cut, 'nll_median')):.4f}",
+                    difference(own, cut, "nll_median", 4),
+                ]
             rows.append(row)
         head = ["target", "largest miss", "median model, %", "NLL"]
         head += ["pruned, %", "ours − pruned", "pruned NLL", "ours − pruned"]
-        blocks.append(f"{_title(dataset, architecture)}, {NAMES[method]}:\n\n{pipes(head, rows)}\n")
+        blocks.append(f"{place_name(dataset, architecture)}, {NAMES[method]}:\n\n{pipes(head, rows)}\n")
     return "\n".join(blocks) or "No curves yet.\n"
 
 
 def target_table(results: Path) -> str:
     """The controller alone: how far from its target the density is after the last epoch."""
     rows = []
-    for dataset, architecture, method, content in _places(results, "targets-", ("lrt", "flow")):
+    for dataset, architecture, method, content in places(results, "targets-", ("lrt", "flow")):
         for block in content["rows"]:
             own = block["replicates"]
             kept = [row["density"] for row in own]
             off = max(abs(value / block["target"] - 1.0) for value in kept)
             rows.append(
                 [
-                    f"{_title(dataset, architecture)}, {NAMES[method]}",
+                    f"{place_name(dataset, architecture)}, {NAMES[method]}",
                     f"{100 * block['target']:g}%",
                     f"{100 * min(kept):.3f}–{100 * max(kept):.3f}%",
                     f"{100 * off:.1f}%",
-                    f"{np.median(_values(own, 'accuracy_median')):.2f}",
-                    f"{np.median(_values(own, 'accuracy_average')):.2f}",
+                    f"{np.median(measures(own, 'accuracy_median')):.2f}",
+                    f"{np.median(measures(own, 'accuracy_average')):.2f}",
                 ]
             )
     if not rows:
@@ -261,14 +264,14 @@ def _same_target(content: Result, target: float) -> list[dict[str, Any]] | None:
 def pair_table(results: Path) -> str:
     """FLOW against LRT under the same recipe, where both are there."""
     rows = []
-    finals = {(d, a, m): c["replicates"] for d, a, m, c in _places(results, "", ("lrt", "flow"))}
+    finals = {(d, a, m): c["replicates"] for d, a, m, c in places(results, "", ("lrt", "flow"))}
     for dataset, architecture in dict.fromkeys((d, a) for d, a, _ in finals):
         pair = [finals.get((dataset, architecture, m)) for m in ("flow", "lrt")]
         if pair[0] is None or pair[1] is None:
             continue
         names = ("accuracy_average", "accuracy_median", "nll_average", "nll_median")
         figures = [difference(pair[0], pair[1], n, 4 if n.startswith("nll") else 2) for n in names]
-        rows.append([_title(dataset, architecture), *figures])
+        rows.append([place_name(dataset, architecture), *figures])
     if not rows:
         return "Not yet: one of the two is missing everywhere.\n"
     return (
@@ -298,95 +301,14 @@ def curve_lines(content: Result) -> str:
     lines = [f"{'target':>7} {'density':>8} {'averaging':>9} {'median':>7} {'NLL':>7} {'ECE':>7}"]
     for block in content["rows"]:
         names = ("density", "accuracy_average", "accuracy_median", "nll_median", "ece_median")
-        d, a, m, n, e = (float(np.median(_values(block["replicates"], name))) for name in names)
+        d, a, m, n, e = (float(np.median(measures(block["replicates"], name))) for name in names)
         lines.append(f"{block['target']:>7g} {d:>8.4f} {a:>9.2f} {m:>7.2f} {n:>7.4f} {e:>7.4f}")
     return "\n".join(lines)
 
 
-# --- the picture -------------------------------------------------------------------------------------
-
-_PANELS = (("accuracy", "error, %"), ("nll", "NLL, nats"), ("ece", "calibration error"))
-_CURVES = {
-    ("lrt", "median"): "LBBNN-LRT, median model",
-    ("lrt", "average"): "LBBNN-LRT, averaging",
-    ("flow", "median"): "LBBNN-FLOW, median model",
-    ("flow", "average"): "LBBNN-FLOW, averaging",
-    ("pruned", "median"): "pruned and refitted",
-}
-_STYLES = {"lrt": ("lrt", "o"), "flow": ("flow", "s"), "pruned": ("plain", "^")}
-
-
-def draw(results: Path, path: Path) -> bool:
-    """Error, NLL and ECE against density, bands from lowest to highest seed; False if there are no curves."""
-    from sparsebnn.experiments import style
-
-    curves = _places(results, "densities-", ("lrt", "flow", "pruned"))
-    places = list(dict.fromkeys((d, a) for d, a, _, _ in curves))
-    if not places:
-        return False
-    with style.plain() as plt:
-        figure, axes = plt.subplots(len(places), 3, figsize=(9.6, 2.9 * len(places) + 0.4), squeeze=False)
-        for line, (dataset, architecture) in zip(axes, places):
-            own = {m: c for d, a, m, c in curves if (d, a) == (dataset, architecture)}
-            for axis, (measure, label) in zip(line, _PANELS):
-                _panel(axis, own, measure)
-                axis.set_ylabel(label)
-                axis.set_title(_title(dataset, architecture))
-            _papers(line[0], dataset, architecture)
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-    return True
-
-
-def _panel(axis: Any, curves: dict[str, Result], measure: str) -> None:
-    from sparsebnn.experiments import style
-
-    for (method, model), label in _CURVES.items():
-        if method not in curves:
-            continue
-        kind, marker = _STYLES[method]
-        look = {**style.line(kind), "linestyle": "-" if model == "median" else "--"}
-        at, low, middle, high = [], [], [], []
-        for block in curves[method]["rows"]:
-            values = _values(block["replicates"], f"{measure}_{model}")
-            values = 100.0 - values if measure == "accuracy" else values
-            at.append(100.0 * float(np.median([row["density"] for row in block["replicates"]])))
-            low.append(float(values.min()))
-            middle.append(float(np.median(values)))
-            high.append(float(values.max()))
-        axis.plot(at, middle, marker=marker, markersize=3.5, label=label, **look)
-        axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xticks([0.5, 1, 2, 5, 10], labels=["0.5", "1", "2", "5", "10"])
-    axis.minorticks_off()
-    axis.set_xlabel("density, %")
-    axis.grid(alpha=0.3, which="both")
-
-
-def _papers(axis: Any, dataset: str, architecture: str) -> None:
-    """The paper's own points, which have an accuracy and a density and nothing else."""
-    if dataset not in DATASETS:
-        return
-    for method, marker in (("lbbnn", "x"), ("lrt", "+"), ("flow", "*")):
-        paper = printed(architecture, dataset, method)
-        error = 100.0 - paper.median[1]
-        axis.plot(
-            [100.0 * paper.density], [error], marker, color="black", label=f"the paper's {NAMES[method]}"
-        )
-
-
-def write(out: Path, quick: bool = False) -> None:
-    """Renew the page's tables (not in a rehearsal) and the picture."""
-    results, page = out / "results", out / "docs" / "frontier.md"
-    if page.exists() and not quick:
-        renew(page, markdown(results))
+def write(out: Path) -> None:
+    """Renew the page's tables."""
+    page = out / "docs" / "frontier.md"
+    if page.exists():
+        renew(page, markdown(out / "results"))
         print(f"Wrote the tables into {page}.")
-    picture = out / "docs" / "images" / "frontier.png"
-    try:
-        if draw(results, picture):
-            print(f"Wrote {picture}.")
-    except ImportError:
-        print("No picture: it needs matplotlib (pip install 'sparsebnn[plot]').")

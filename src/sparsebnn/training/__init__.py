@@ -7,7 +7,7 @@ from sparsebnn.training.objective import Batch, Objective, Parts
 from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
 from sparsebnn.training.session import Interrupted
-from sparsebnn.training.settings import PhasedSettings, Settings
+from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Parts",
     "PhasedSettings",
     "Progress",
+    "RECOMMENDED",
     "Run",
     "Settings",
     "Steps",
