@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 
-def _checked(probs: Tensor, labels: Tensor, owner: str) -> tuple[Tensor, Tensor]:
+def checked(probs: Tensor, labels: Tensor, owner: str) -> tuple[Tensor, Tensor]:
+    """Probabilities and labels as tensors, or what is wrong with them."""
     p, y = torch.as_tensor(probs), torch.as_tensor(labels)
     if p.dim() != 2 or y.dim() != 1:
         got = f"shapes {tuple(p.shape)} and {tuple(y.shape)}"
@@ -51,19 +52,19 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]))
     0.5
     """
-    p, y = _checked(probs, labels, "accuracy")
+    p, y = checked(probs, labels, "accuracy")
     return float((p.argmax(-1) == y).double().mean())
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
     """Mean negative log probability of the labels, in nats; probabilities are floored at 1e-12."""
-    p, y = _checked(probs, labels, "nll")
+    p, y = checked(probs, labels, "nll")
     return float(-torch.log(p.gather(1, y[:, None]).clamp_min(1e-12)).double().mean())
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
     """Mean squared distance between the probabilities and the label's indicator, summed over classes."""
-    p, y = _checked(probs, labels, "brier")
+    p, y = checked(probs, labels, "brier")
     target = torch.zeros_like(p).scatter_(1, y[:, None], 1.0)
     return float(((p - target) ** 2).sum(-1).double().mean())
 
@@ -93,7 +94,7 @@ def reliability(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Reliability:
     >>> reliability(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 1]), n_bins=2).accuracy
     tensor([   nan, 0.5000], dtype=torch.float64)
     """
-    p, y = _checked(probs, labels, "reliability")
+    p, y = checked(probs, labels, "reliability")
     check_count(n_bins, "n_bins", "reliability")
     confidence, correct, bin_of = _binned(p, y, n_bins)
     count = torch.bincount(bin_of, minlength=n_bins)
@@ -106,7 +107,7 @@ def calibration_error(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
 
     .. math:: \sum_b \frac{n_b}{n}\,\big|\operatorname{acc}_b - \operatorname{conf}_b\big|
     """
-    p, y = _checked(probs, labels, "calibration_error")
+    p, y = checked(probs, labels, "calibration_error")
     check_count(n_bins, "n_bins", "calibration_error")
     confidence, correct, bin_of = _binned(p, y, n_bins)
     gap = torch.bincount(bin_of, weights=correct - confidence, minlength=n_bins)
@@ -133,7 +134,7 @@ def calibration_interval(
     >>> calibration_interval(p, (torch.arange(200) % 10 == 0).long())[0]
     0.0
     """
-    p, y = _checked(probs, labels, "calibration_interval")
+    p, y = checked(probs, labels, "calibration_interval")
     check_count(n_bins, "n_bins", "calibration_interval")
     check_count(n_resamples, "n_resamples", "calibration_interval")
     if not 0.0 < level < 1.0:
@@ -173,7 +174,7 @@ def rejection_curve(
     >>> rejection_curve(torch.tensor([[0.6, 0.4], [0.9, 0.1]]), torch.tensor([1, 0]))[1]
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
-    p, y = _checked(probs, labels, "rejection_curve")
+    p, y = checked(probs, labels, "rejection_curve")
     score = entropy(p) if uncertainty is None else torch.as_tensor(uncertainty).to(p.device)
     if score.dim() != 1:
         expected = "a vector, one number per row"

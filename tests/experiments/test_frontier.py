@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparsebnn import metrics
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
 from sparsebnn.experiments import (
@@ -107,6 +108,32 @@ def test_the_final_cell_has_the_tables_fields_and_the_choice(folder):
     wanted = {"device", "versions", "commit", "command", "train_seconds", "compile_seconds", "history"}
     assert wanted <= set(content)
     assert "--stage final" in content["command"]
+
+
+def test_predictors_are_as_sharp_as_the_validation_rows_chose(folder):
+    """The choice's number is in the settings, and the measures are those of the corrected probabilities."""
+    content, choice = result(folder, "digits-fc-lrt"), result(folder, "choose-digits-fc-lrt")["chosen"]
+    wanted = {model: choice[f"sharpness_{model}"] for model in ("average", "median")}
+    assert content["settings"]["sharpness"] == pytest.approx(wanted, rel=1e-4)
+    for row in content["replicates"]:
+        for model in ("average", "median"):
+            assert row[f"sharpness_{model}"] == pytest.approx(wanted[model], rel=1e-4)
+            assert row[f"nll_{model}"] != row[f"nll_{model}_plain"]
+    for row in result(folder, "choose-digits-fc-lrt")["rows"]:  # fitted to the rows it is measured on
+        for model in ("average", "median"):
+            assert row[f"nll_{model}"] <= row[f"nll_{model}_plain"] + 1e-9
+
+
+def test_sharpness_is_applied_to_probabilities():
+    data, made = load("digits"), frontier_plan.cell_of("fc", "lrt", "digits", quick=True)
+    network, rest = made.network(), (made, 3, 1)
+    x, y = data.x_test[:50], data.y_test[:50]
+    p = evaluation.probs(network, x, made, "median", 3, 1)
+    row = evaluation.evaluate(network, x, y, *rest, {"median": 2.0})
+    assert row["nll_median"] == pytest.approx(metrics.nll(p**2 / (p**2).sum(-1, keepdim=True), y), rel=1e-6)
+    assert row["nll_median_plain"] == metrics.nll(p, y)
+    assert "sharpness_average" not in row
+    assert evaluation.evaluate(network, x, y, *rest)["nll_median"] == row["nll_median_plain"]
 
 
 def test_a_finished_cell_is_left_alone(folder, capsys):

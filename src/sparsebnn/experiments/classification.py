@@ -19,8 +19,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from sparsebnn import data as datasets
 from sparsebnn import saving
@@ -223,8 +225,7 @@ class Runner:
         for k, seed in enumerate(run.seeds):
             network = run.replicas.unstack(k).network
             try:
-                # The draws' seed is the replicate's, so that replicates do not share their draws.
-                measured = evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
+                measured = self._measured(job, network, x, y, seed)
             except InvalidInput:
                 if k not in {stopped.replicate for stopped in run.stopped}:
                     raise
@@ -250,6 +251,10 @@ class Runner:
             "replicates": rows,
             "history": history(run, trace),
         }
+
+    def _measured(self, job: Job, network: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
+        """One network's row. The draws' seed is the replicate's: replicates do not share their draws."""
+        return evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
 
     def _command(self, job: Job, seeds: Sequence[int]) -> str:
         """What makes this cell again. Folders are left out: they name a machine, not a result."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sparsebnn import calibration, metrics
 from sparsebnn import data as datasets
-from sparsebnn import metrics
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
@@ -49,17 +51,38 @@ def accuracies(
     return {f"accuracy_{m}": metrics.accuracy(probs(network, x, cell, m, draws, seed), y) for m in MODELS}
 
 
-def evaluate(network: nn.Module, x: Tensor, y: Tensor, cell: Cell, draws: int, seed: int) -> dict[str, Any]:
-    """All measures of one trained network; ``seed`` is that of its draws."""
+def evaluate(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    cell: Cell,
+    draws: int,
+    seed: int,
+    sharpness: Mapping[str, float | None] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """All measures of one trained network; ``seed`` is that of its draws.
+
+    ``sharpness`` corrects how sure a predictor is (:mod:`sparsebnn.calibration`), with a number or, for None,
+    with the one that these rows choose. It is recorded, and the measures before it end in ``_plain``.
+    """
     kept = density(network)
     row: dict[str, Any] = {"density": kept.overall, "density_per_layer": list(kept.values())}
     for model in MODELS:
         p = probs(network, x, cell, model, draws, seed)
         row[f"accuracy_{model}"] = metrics.accuracy(p, y)
-        row[f"nll_{model}"] = metrics.nll(p, y)
-        row[f"ece_{model}"] = metrics.calibration_error(p, y)
-        row[f"brier_{model}"] = metrics.brier(p, y)
+        measured = _calibration(p, y)
+        by = sharpness.get(model, 1.0)
+        if by != 1.0:
+            row |= {f"{name}_{model}_plain": value for name, value in measured.items()}
+            by = calibration.sharpness(p, y) if by is None else by
+            row[f"sharpness_{model}"] = by
+            measured = _calibration(calibration.sharpened(p, by), y)
+        row |= {f"{name}_{model}": value for name, value in measured.items()}
     return row
+
+
+def _calibration(p: Tensor, y: Tensor) -> dict[str, float]:
+    return {"nll": metrics.nll(p, y), "ece": metrics.calibration_error(p, y), "brier": metrics.brier(p, y)}
 
 
 def test_rows(data: datasets.Dataset, cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:

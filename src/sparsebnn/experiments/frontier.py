@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from sparsebnn import data as datasets
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import (
@@ -67,11 +69,29 @@ class Final(Job):
 
     def settings(self) -> dict[str, Any]:
         how = {"cut": self.choice.cut, "density": self.target, "average_of": self.choice.average_of}
+        by = {model: s for model, s in self.sharpness.items() if s != 1.0}
+        how |= {"sharpness": by} if by else {}
         return {**super().settings(), **how, "chosen_by": self.chosen_by}
+
+    @property
+    def sharpness(self) -> dict[str, float]:
+        """What corrects each predictor."""
+        return {"average": self.choice.sharpness_average, "median": self.choice.sharpness_median}
+
+    def sharpness_of(self, state: str) -> dict[str, float]:
+        """The same for the posterior before the refit ("free") or after it: averaging has one of them."""
+        own = {"average"} if state == self.choice.average_of else set()
+        own |= {"median"} if state == "refitted" else set()
+        return {model: s for model, s in self.sharpness.items() if model in own}
 
 
 class _Runner(classification.Runner):
     """The tables' runner, which also keeps the posterior before the refit."""
+
+    def _measured(self, job: Job, network: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
+        assert isinstance(job, Final)
+        of = job.sharpness_of("refitted")
+        return evaluation.evaluate(network, x, y, job.cell, job.draws, seed, of)
 
     def _run(self, job: Job, seeds: Sequence[int]) -> Result:
         assert isinstance(job, Final)
@@ -101,7 +121,8 @@ class _Runner(classification.Runner):
                 of_seed = {seed: k for k, seed in enumerate(run.seeds)}
                 for i, row in enumerate(result["replicates"]):
                     k, seed = of_seed[row["seed"]], row["seed"]
-                    both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed)
+                    of = job.sharpness_of("free")
+                    both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed, of)
                     result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
             return result
 

@@ -4,7 +4,8 @@ Every candidate is trained on the other rows with a few seeds; those that can di
 program. The rule, fixed before any run: of the candidates within the density limit, those whose validation
 accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
 :math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
-If no candidate is sparse enough, the sparsest. The test rows are not looked at.
+If no candidate is sparse enough, the sparsest. The test rows are not looked at. NLL and calibration are those
+of predictors whose sharpness (:mod:`sparsebnn.calibration`) the same rows chose, one number each.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ __all__ = ["choose", "chosen", "run", "table"]
 _HELD_OUT = {"digits": 300}
 _IMAGES_HELD_OUT = 10_000
 _ERRORS = ("accuracy", "nll", "ece")
+# The validation rows choose how sharp both predictors are.
+_FITTED = dict.fromkeys(evaluation.MODELS)
 
 
 def held_out_rows(dataset: str) -> int:
@@ -179,7 +182,7 @@ def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: 
         for c, candidate in enumerate(program.candidates):
             own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
             found = [
-                frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws)
+                frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws, _FITTED)
                 for k in own
             ]
             seeds = [trained.seeds[k] for k in own]
@@ -192,7 +195,7 @@ def _pruned_program(given: argparse.Namespace, setup: _Setup, program: Program, 
     made, rates = setup.made, [candidate.rate for candidate in setup.each]
     dense, cut = frontier_pruned.trained(given, setup.rows, made, rates, [setup.target], label)
     images, labels = setup.held_out_on(cut)
-    measured = [evaluation.evaluate(network, images, labels, made, 1, 0) for network in cut.networks]
+    measured = [evaluation.evaluate(network, images, labels, made, 1, 0, _FITTED) for network in cut.networks]
     rows = []
     for c, candidate in enumerate(program.candidates):
         own = slice(c * given.seeds, (c + 1) * given.seeds)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,7 +37,6 @@ _PART = {"fc": 3.0, "lenet": 5.0}
 _DIGITS_DENSITY = 0.05
 # Aim a little below the limit: rounding must not cross it.
 _BELOW = 0.99
-_MEASURES = ("accuracy", "nll", "ece", "brier")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Candidate:
     ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on),
     ``"phased"`` (the same after a first half that is left free) or ``"late"`` (all at once when the refit
     begins). ``heat`` multiplies the temperature in the refit of a phased cut. For a pruned network
-    (``temperature`` 0) only the rate and the refit mean something.
+    (``temperature`` 0) only the rate and the refit mean something. Both predictors are corrected by the
+    sharpness that the validation rows chose (:mod:`sparsebnn.calibration`).
     """
 
     temperature: float
@@ -56,6 +57,8 @@ class Candidate:
     cut: str = "late"
     heat: float = 1.0
     average_of: str = "free"
+    sharpness_average: float = 1.0
+    sharpness_median: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -201,13 +204,23 @@ def turn(given: argparse.Namespace) -> Turn:
     return Turn(given.gpu_lock)
 
 
+_Sharpness = Mapping[str, float | None]
+
+
 def measured(
-    run: Run, before: BeforeRefit, k: int, x: Tensor, y: Tensor, made: Cell, draws: int
+    run: Run,
+    before: BeforeRefit,
+    k: int,
+    x: Tensor,
+    y: Tensor,
+    made: Cell,
+    draws: int,
+    sharpness: _Sharpness = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Replicate k after the refit, and under other names before it (:func:`with_free`)."""
     network: nn.Module = run.replicas.unstack(k).network
-    row = evaluation.evaluate(network, x, y, made, draws, run.seeds[k])
-    return with_free(row, before, k, x, y, made, draws, run.seeds[k])
+    row = evaluation.evaluate(network, x, y, made, draws, run.seeds[k], sharpness)
+    return with_free(row, before, k, x, y, made, draws, run.seeds[k], sharpness)
 
 
 def with_free(
@@ -219,28 +232,32 @@ def with_free(
     made: Cell,
     draws: int,
     seed: int,
+    sharpness: _Sharpness = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A row of replicate k after the refit, and its measures before it: ``accuracy_average_free``, …"""
     if not before.taken:
         return row
-    free = evaluation.evaluate(before.network(k), x, y, made, draws, seed)
-    both = [f"{name}_{model}" for name in _MEASURES for model in evaluation.MODELS]
-    return {**row, "density_free": free["density"], **{f"{name}_free": free[name] for name in both}}
+    free = evaluation.evaluate(before.network(k), x, y, made, draws, seed, sharpness)
+    free.pop("density_per_layer")
+    return {**row, **{f"{name}_free": value for name, value in free.items()}}
 
 
 def of_state(row: dict[str, Any], average_of: str) -> dict[str, Any]:
     """The row with averaging over that posterior; the other's stays as ``…_average_refitted``.
 
-    >>> row = {f"{m}_average{s}": i for i, s in enumerate(("", "_free")) for m in _MEASURES}
-    >>> [of_state(row, "free")[key] for key in ("nll_average", "nll_average_refitted")]
-    [1, 0]
+    >>> row = {"nll_average": 0, "nll_average_free": 1, "nll_median": 2, "nll_median_free": 3}
+    >>> of_state(row, "free")
+    {'nll_average': 1, 'nll_median': 2, 'nll_median_free': 3, 'nll_average_refitted': 0}
     """
-    if average_of == "refitted" or "accuracy_average_free" not in row:
+    if average_of == "refitted":
         return row
     own = dict(row)
-    for name in _MEASURES:
-        own[f"{name}_average_refitted"] = row[f"{name}_average"]
-        own[f"{name}_average"] = own.pop(f"{name}_average_free")
+    for name in row:
+        if "_average" in name and name.endswith("_free"):
+            bare = name.removesuffix("_free")
+            if bare in own:
+                own[f"{bare}_refitted"] = own[bare]
+            own[bare] = own.pop(name)
     return own
 
 

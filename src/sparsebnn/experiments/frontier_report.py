@@ -126,10 +126,18 @@ def _accuracy(
     ]
 
 
+def _with_plain(rows: list[dict[str, Any]], name: str) -> str:
+    """The median, and in brackets that before the sharpness was corrected, if it was."""
+    text = f"{np.median(measures(rows, name)):.4f}"
+    if f"{name}_plain" in rows[0]:
+        text += f" ({np.median(measures(rows, f'{name}_plain')):.4f})"
+    return text
+
+
 def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, architecture: str) -> list[str]:
     def four(own: list[dict[str, Any]]) -> list[str]:
         names = ("nll_average", "ece_average", "nll_median", "ece_median")
-        return [f"{np.median(measures(own, name)):.4f}" for name in names]
+        return [_with_plain(own, name) for name in names]
 
     reproduced = _read(results / _TABLE[architecture] / f"{dataset}-flow.json")
     return four(rows) + ([_NONE] * 4 if reproduced is None else four(reproduced["replicates"]))
@@ -153,14 +161,23 @@ def chosen_table(results: Path) -> str:
                 f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}"),
                 _NONE if pruned else averages,
                 *([_NONE, figures[1]] if pruned else figures),
+                _sharpness(own, pruned),
                 f"{at['density']:.4f}",
             ]
         )
     if not rows:
         return "Nothing chosen yet.\n"
     head = ["", "candidates", "temperature", "rate", "logit rate", "refit", "averages over the posterior"]
-    head += ["validation averaging, % (NLL)", "median model, % (NLL)", "density"]
+    head += ["validation averaging, % (NLL)", "median model, % (NLL)", "sharpness", "density"]
     return pipes(head, rows) + "\n"
+
+
+def _sharpness(own: dict[str, Any], pruned: bool) -> str:
+    """Of averaging and the median model; none where it was not looked for."""
+    if "sharpness_median" not in own:
+        return _NONE
+    both = [f"{own[f'sharpness_{m}']:.2f}" for m in ("average", "median")]
+    return both[1] if pruned else ", ".join(both)
 
 
 def temperature_table(results: Path) -> str:
@@ -171,10 +188,10 @@ def temperature_table(results: Path) -> str:
         rates = [content["chosen"]["rate"], content["chosen"]["logit_rate"]]
         own = [r for r in free if [r["rate"], r["logit_rate"]] == rates]
         for row in sorted(own, key=lambda r: (r["heat"], -r["temperature"])):
-            models = [
-                f"{100 * row[f'accuracy_{m}']:.2f} | {row[f'nll_{m}']:.4f} | {row[f'ece_{m}']:.4f}"
-                for m in ("average", "median")
-            ]
+            models = []
+            for m in ("average", "median"):
+                nll, ece = (row.get(f"{name}_{m}_plain", row[f"{name}_{m}"]) for name in ("nll", "ece"))
+                models.append(f"{100 * row[f'accuracy_{m}']:.2f} | {nll:.4f} | {ece:.4f}")
             rows.append(
                 [
                     f"{place_name(dataset, architecture)}, {NAMES[method]}",
