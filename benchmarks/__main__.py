@@ -6,12 +6,13 @@ import argparse
 import importlib.metadata
 import importlib.util
 import itertools
+import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from sparsebnn.experiments.provenance import commit, rounded, write_json
 _PAGE = Path("docs/performance.md")
 _PICTURE = Path("docs/images/scaling.png")
 _FEW = 4
+_COLUMNS = [field.name for field in fields(Task)]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -49,6 +51,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--patience", type=float, default=900.0, help="seconds a wave of tasks may take to get ready")
     add("--longest", type=float, help="seconds after which a timing is given up (300; 30 on CUDA)")
     add("--gpu-lock", type=Path, help="a lock file: timings wait until nobody else holds it")
+    add("--add", action="store_true", help="keep what the result file has and is not measured now")
     add("--out", type=Path, help="folder of the result file (default: results/bench)")
     add("--quick", action="store_true", help="a rehearsal: short timings, few images; writes to runs/bench")
     add("--figures-only", action="store_true", help="tables, page and picture from the files there are")
@@ -99,10 +102,15 @@ def _command(argv: Sequence[str]) -> str:
     return " ".join(["python", "-m", "benchmarks", *words])
 
 
+def _timing(row: dict[str, Any]) -> str:
+    """What a row is the timing of."""
+    return json.dumps({name: row[name] for name in _COLUMNS if name in row})
+
+
 class Recorder:
     """The result file, written anew after every row: a run that is killed keeps what it had."""
 
-    def __init__(self, given: argparse.Namespace, argv: Sequence[str]) -> None:
+    def __init__(self, given: argparse.Namespace, argv: Sequence[str], tasks: Sequence[Task]) -> None:
         cuda = given.device == "cuda"
         self.path = given.out / f"bench-{given.device}.json"
         self.began = time.perf_counter()
@@ -129,6 +137,20 @@ class Recorder:
             "rows": [],
             "gradients": [],
         }
+        if given.add and self.path.exists():
+            self._keep(json.loads(self.path.read_text(encoding="utf-8")), tasks)
+
+    def _keep(self, there: dict[str, Any], tasks: Sequence[Task]) -> None:
+        """Rows of an earlier run that are not measured now, and where they come from."""
+        now = {_timing(task.row()) for task in tasks}
+        kept = [row for row in there["rows"] if _timing(row) not in now]
+        self.record["rows"] = kept
+        self.record["gradients"] = there["gradients"]
+        self.record["scaling"] = self.record["scaling"] or there["scaling"]
+        spec = self.record["spec"]
+        for name in ("parts", "architectures", "replicates"):
+            spec[name] = list(dict.fromkeys([*there["spec"][name], *spec[name]]))
+        self.record["earlier"] = [*there.get("earlier", []), {**there["provenance"], "rows": len(kept)}]
 
     def add(self, row: dict[str, Any]) -> None:
         self.record["rows"].append(row)
@@ -215,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     images = IMAGES["quick" if given.quick else given.device]
     options = {"peers": installed(), "scale": given.scaling, "images": images, "quick": given.quick}
     tasks = plan(given.parts, given.architectures, given.replicates, **options)
-    recorder = Recorder(given, argv)
+    recorder = Recorder(given, argv, tasks)
     print(f"{len(tasks)} timings on {recorder.record['provenance']['device']}", flush=True)
     measure(given, tasks, recorder)
     show(recorder.record)

@@ -45,7 +45,9 @@ def block(records: Mapping[str, Record], kind: str) -> str:
     if kind not in records:
         return f"Not measured yet: `python -m benchmarks --device {kind} --scaling`."
     record = records[kind]
-    parts = [_made(record["provenance"]), *(table.markdown() for table in tables(record))]
+    made = [_made(record["provenance"])]
+    made += [f"{one['rows']} of the timings earlier: {_made(one)}" for one in record.get("earlier", [])]
+    parts = [*made, *(table.markdown() for table in tables(record))]
     if pictured(records) == kind:
         parts.append("![Milliseconds per step over replicates, width and depth](images/scaling.png)")
     return "\n\n".join(parts)

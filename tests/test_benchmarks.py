@@ -235,6 +235,33 @@ def test_step_times_counts_the_steps():
     assert len(pool.step_times(lambda steps: time.sleep(0.02), torch.device("cpu"), 0.01)) == 1
 
 
+def test_parts_are_added_to_a_file(tmp_path, monkeypatch, capsys):
+    """Rows that are not measured again stay, with where they come from; those that are take their place."""
+    times = iter(range(1, 100))
+    rest = {"peak_mebibytes": 1.0, "compile_seconds": 0.0, "mode": "eager"}
+    monkeypatch.setattr(
+        command, "run", lambda tasks, _: ({**t.row(), "ms": next(times), **rest} for t in tasks)
+    )
+
+    def measured(*words: str) -> dict:
+        argv = ["--device", "cpu", "--out", str(tmp_path), "--replicates", "1", *words]
+        command.main(argv)
+        capsys.readouterr()
+        return json.loads((tmp_path / "bench-cpu.json").read_text())
+
+    first = measured("--parts", "steps")
+    both = measured("--parts", "predict", "--add")
+    assert both["rows"][: len(first["rows"])] == first["rows"]
+    assert {row["code"] for row in both["rows"][len(first["rows"]) :]} == {"predict"}
+    assert both["spec"]["parts"] == ["steps", "predict"]
+    assert both["earlier"] == [{**first["provenance"], "rows": len(first["rows"])}]
+    again = measured("--parts", "steps", "--add")
+    assert len(again["rows"]) == len(both["rows"])
+    assert [row for row in again["rows"] if row["code"] == "predict"] == both["rows"][len(first["rows"]) :]
+    assert len(measured("--parts", "steps")["rows"]) == len(first["rows"])
+    assert "of the timings earlier" in page.block({"cpu": again}, "cpu")
+
+
 def test_rows_are_written_as_they_come(tmp_path, monkeypatch, capsys):
     """A run that is killed keeps what it had, and says that it is not complete."""
 
