@@ -14,6 +14,7 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
 from sparsebnn.experiments import cells, classification, evaluation, provenance, table1, table2, watching
+from sparsebnn.experiments.paper import LBBNN_LOGITS
 
 MEASURES = {
     f"{name}_{model}" for name in ("accuracy", "nll", "ece", "brier") for model in ("average", "median")
@@ -85,7 +86,7 @@ def test_the_history_tells_density_and_accuracy_along_training(whole):
 
 
 def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
-    given = classification.complete(parsed(words(whole)))
+    given = parsed(words(whole))
     job = classification.jobs("fc", given)[0]
     folder = whole / "runs" / "table1" / f"digits-lrt.0-1.{job.key()}"
     data = load("digits")
@@ -99,10 +100,7 @@ def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
 
 
 def parsed(argv):
-    parser = classification.command_line("table1", "")
-    parser.add_argument("--datasets", nargs="+", default=["digits"])
-    parser.add_argument("--methods", nargs="+")
-    return parser.parse_args(argv)
+    return classification.table_options("table1", "", argv)
 
 
 KILLED = """
@@ -218,7 +216,7 @@ def test_without_safetensors_the_results_are_still_written(tmp_path, monkeypatch
 
 
 def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path, capsys):
-    given = classification.complete(parsed(words(tmp_path)))
+    given = parsed(words(tmp_path))
     job = classification.jobs("fc", given)[0]
     with cells.locked(tmp_path / "runs" / "table1" / f".digits-lrt.0-1.{job.key()}.lock"):
         table1.main(words(tmp_path))
@@ -310,6 +308,19 @@ def test_the_commit_can_be_told_where_there_is_no_git(monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_rate_of_lbbnns_logits_can_be_given():
+    """A rate of one's own is a cell of its own; the table's rate, given, is the table's cell."""
+
+    def key(*words: str) -> str:
+        argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
+        (job,) = classification.jobs("lenet", classification.table_options("table2", "", argv))
+        return job.key()
+
+    table = LBBNN_LOGITS["lenet"].rate
+    assert key("--lbbnn-rate", str(table)) == key()
+    assert key("--lbbnn-rate", str(2 * table)) != key()
+
+
 def test_the_quick_tables_run(tmp_path):
     """Both small tables as they stand; the linear-time method must read digits far better than chance."""
     for study in (table1, table2):

@@ -29,7 +29,7 @@ from sparsebnn import saving
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments import cells, evaluation, provenance
 from sparsebnn.experiments.cells import Job, Result
-from sparsebnn.experiments.paper import Cell, cell
+from sparsebnn.experiments.paper import LBBNN_LOGITS, Cell, cell, with_logits
 from sparsebnn.experiments.watching import Trace, Turn, history
 from sparsebnn.initial import Uniform
 from sparsebnn.likelihoods import Categorical
@@ -74,6 +74,8 @@ def jobs(architecture: str, given: argparse.Namespace) -> list[Job]:
     for dataset in given.datasets:
         for method in given.methods:
             one = quick_cell(architecture, method) if given.quick else cell(architecture, method)
+            if method == "lbbnn" and given.lbbnn_rate:
+                one = with_logits(one, replace(LBBNN_LOGITS[architecture], rate=given.lbbnn_rate))
             one = one.for_epochs(given.epochs) if given.epochs else one
             made.append(Job(f"{dataset}-{method}", dataset, one, given.draws))
     return made
@@ -370,17 +372,25 @@ def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
         raise
 
 
-def main(study: str, architecture: str, claim: str, argv: Sequence[str] | None = None) -> None:
-    """A table of the paper: every data set with every method."""
+def table_options(study: str, claim: str, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a table."""
     parser = command_line(study, claim)
-    parser.add_argument(
-        "--datasets", nargs="+", metavar="NAME", help=f"some of {', '.join(DATASETS)} or digits"
-    )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some methods")
+    add = parser.add_argument
+    add("--datasets", nargs="+", metavar="NAME", help=f"some of {', '.join(DATASETS)} or digits")
+    add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some methods")
+    add("--lbbnn-rate", type=float, help="of LBBNN's inclusion logits, instead of the table's")
     given = complete(parser.parse_args(argv))
     given.datasets = given.datasets or (["digits"] if given.quick else list(DATASETS))
+    return given
+
+
+def main(study: str, architecture: str, claim: str, argv: Sequence[str] | None = None) -> None:
+    """A table of the paper: every data set with every method."""
+    given = table_options(study, claim, argv)
 
     def words(job: Job) -> list[str]:
-        return ["--datasets", job.dataset, "--methods", job.cell.method]
+        own = given.lbbnn_rate and job.cell.method == "lbbnn"
+        rate = ["--lbbnn-rate", f"{given.lbbnn_rate:g}"] if own else []
+        return ["--datasets", job.dataset, "--methods", job.cell.method, *rate]
 
     execute(study, given, jobs(architecture, given), words, argv)
