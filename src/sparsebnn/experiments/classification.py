@@ -337,9 +337,10 @@ def execute(
     todo: Sequence[Job],
     words: Callable[[Job], list[str]],
     argv: Sequence[str] | None,
+    kind: type[Runner] = Runner,
 ) -> None:
     """Run, or merge, or hand over to workers first; leaves with status 1 when a cell failed."""
-    runner = Runner(study, given, todo, words)
+    runner = kind(study, given, todo, words)
     if given.merge:
         runner.merge()
         return

@@ -164,18 +164,8 @@ def _words(job: Job) -> list[str]:
 
 
 def _final(given: argparse.Namespace, argv: Sequence[str] | None) -> None:
-    runner = _Runner(_NAME, given, _jobs(given), _words)
-    if given.merge:
-        runner.merge()
-        return
-    if given.force:
-        runner.clear()
-    if given.workers > 1:
-        runner.fetch()
-        own = [*(sys.argv[1:] if argv is None else argv), "--stage", "final"]
-        classification._work(_NAME, given, own)
-    if runner.run():
-        raise SystemExit(1)
+    own = [*(sys.argv[1:] if argv is None else argv), "--stage", "final"]
+    classification.execute(_NAME, given, _jobs(given), _words, own, _Runner)
 
 
 def _curves(given: argparse.Namespace, stage: str) -> None:

@@ -17,6 +17,14 @@ __all__ = ["Tiles", "forward", "forward_tiles", "input_grad", "input_tiles", "we
 
 
 @triton.jit
+def _put(out, sums, there, bias, col, O: tl.constexpr, BIAS: tl.constexpr):  # noqa: E741
+    """Store sums, with the filters' biases where there are some."""
+    if BIAS:
+        sums += tl.load(bias + col, mask=col < O, other=0.0)[None, :]
+    tl.store(out, sums, mask=there)
+
+
+@triton.jit
 def _forward_kernel(
     x, wm, wv, bm, bv, m, v, B,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
@@ -55,13 +63,9 @@ def _forward_kernel(
             acc_v = tl.dot(a * a, tl.load(wv + at, mask=there, other=0.0), acc_v, input_precision=PRECISION)
     out = replicate * rows * O + (image[:, None] * O + col[None, :]) * (OH * OW) + pixel[:, None]
     there = (row[:, None] < rows) & (col[None, :] < O)
-    if BIAS:
-        acc_m += tl.load(bm + replicate * O + col, mask=col < O, other=0.0)[None, :]
-    tl.store(m + out, acc_m, mask=there)
+    _put(m + out, acc_m, there, bm + replicate * O, col, O, BIAS)
     if PAIR:
-        if BIAS:
-            acc_v += tl.load(bv + replicate * O + col, mask=col < O, other=0.0)[None, :]
-        tl.store(v + out, acc_v, mask=there)
+        _put(v + out, acc_v, there, bv + replicate * O, col, O, BIAS)
 
 
 @triton.jit
@@ -71,11 +75,12 @@ def _weight_kernel(
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr,
-    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr, LAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Rows are filters, columns (channel, tap); each split sums over its share of the output pixels.
 
+    With LAST, for many channels, x is (B, H, W, C), gradients are (B, H', W', O) and columns (tap, channel).
     The first column of programs also sums the gradients themselves, which is the bias's gradient.
     """
     TAPS: tl.constexpr = KH * KW
@@ -84,64 +89,10 @@ def _weight_kernel(
     split = (tl.program_id(2) // K).to(tl.int64)
     o = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BN + tl.arange(0, BN)
-    c, tap = k // TAPS, k % TAPS
-    rows = B * OH * OW
-    x += replicate * B * C * H * W
-    dm += replicate * rows * O
-    dv += replicate * rows * O
-    acc_m = tl.zeros((BM, BN), tl.float32)
-    acc_v = tl.zeros((BM, BN), tl.float32)
-    sum_m = tl.zeros((BM, BK), tl.float32)
-    sum_v = tl.zeros((BM, BK), tl.float32)
-    first = split * per_split
-    for start in range(0, per_split, BK):
-        row = first + start + tl.arange(0, BK)
-        image, pixel = row // (OH * OW), row % (OH * OW)
-        oh, ow = pixel // OW, pixel % OW
-        mine = (row < rows) & (row < first + per_split)
-        ih = oh[:, None] * SH - PH + (tap // KW)[None, :] * DH
-        iw = ow[:, None] * SW - PW + (tap % KW)[None, :] * DW
-        inside = mine[:, None] & (k[None, :] < DEPTH) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + ((image[:, None] * C + c[None, :]) * H + ih) * W + iw, mask=inside, other=0.0)
-        at = (image[None, :] * O + o[:, None]) * (OH * OW) + pixel[None, :]
-        there = (o[:, None] < O) & mine[None, :]
-        g = tl.load(dm + at, mask=there, other=0.0)
-        acc_m = tl.dot(g, a, acc_m, input_precision=PRECISION)
-        if BIAS:
-            sum_m += g
-        if PAIR:
-            g = tl.load(dv + at, mask=there, other=0.0)
-            acc_v = tl.dot(g, a * a, acc_v, input_precision=PRECISION)
-            if BIAS:
-                sum_v += g
-    out = (split * K + replicate) * O * DEPTH + o[:, None] * DEPTH + k[None, :]
-    there = (o[:, None] < O) & (k[None, :] < DEPTH)
-    tl.store(gm + out, acc_m, mask=there)
-    if PAIR:
-        tl.store(gv + out, acc_v, mask=there)
-    if BIAS and tl.program_id(1) == 0:
-        tl.store(sm + (split * K + replicate) * O + o, tl.sum(sum_m, 1), mask=o < O)
-        if PAIR:
-            tl.store(sv + (split * K + replicate) * O + o, tl.sum(sum_v, 1), mask=o < O)
-
-
-@triton.jit
-def _weight_kernel_last(
-    dm, dv, x, gm, gv, sm, sv, B, K, per_split,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr,  # noqa: E741
-    OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr,
-    PAIR: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """As above for many channels: x is (B, H, W, C), gradients (B, H', W', O); columns are (tap, channel)."""
-    DEPTH: tl.constexpr = C * KH * KW
-    replicate = (tl.program_id(2) % K).to(tl.int64)
-    split = (tl.program_id(2) // K).to(tl.int64)
-    o = tl.program_id(0) * BM + tl.arange(0, BM)
-    k = tl.program_id(1) * BN + tl.arange(0, BN)
-    tap, c = k // C, k % C
+    if LAST:
+        tap, c = k // C, k % C
+    else:
+        c, tap = k // TAPS, k % TAPS
     down, across = (tap // KW) * DH - PH, (tap % KW) * DW - PW
     rows = B * OH * OW
     x += replicate * B * C * H * W
@@ -160,8 +111,13 @@ def _weight_kernel_last(
         ih = (oh * SH)[:, None] + down[None, :]
         iw = (ow * SW)[:, None] + across[None, :]
         inside = mine[:, None] & (k[None, :] < DEPTH) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + ((image[:, None] * H + ih) * W + iw) * C + c[None, :], mask=inside, other=0.0)
-        at = row[None, :] * O + o[:, None]
+        if LAST:
+            from_x = ((image[:, None] * H + ih) * W + iw) * C + c[None, :]
+            at = row[None, :] * O + o[:, None]
+        else:
+            from_x = ((image[:, None] * C + c[None, :]) * H + ih) * W + iw
+            at = (image[None, :] * O + o[:, None]) * (OH * OW) + pixel[None, :]
+        a = tl.load(x + from_x, mask=inside, other=0.0)
         there = (o[:, None] < O) & mine[None, :]
         g = tl.load(dm + at, mask=there, other=0.0)
         acc_m = tl.dot(g, a, acc_m, input_precision=PRECISION)
@@ -222,13 +178,9 @@ def _forward_kernel_last(
             acc_v = tl.dot(a * a, b, acc_v, input_precision=PRECISION)
     out = replicate * rows * O + (image[:, None] * O + col[None, :]) * (OH * OW) + pixel[:, None]
     there = (row[:, None] < rows) & (col[None, :] < O)
-    if BIAS:
-        acc_m += tl.load(bm + replicate * O + col, mask=col < O, other=0.0)[None, :]
-    tl.store(m + out, acc_m, mask=there)
+    _put(m + out, acc_m, there, bm + replicate * O, col, O, BIAS)
     if PAIR:
-        if BIAS:
-            acc_v += tl.load(bv + replicate * O + col, mask=col < O, other=0.0)[None, :]
-        tl.store(v + out, acc_v, mask=there)
+        _put(v + out, acc_v, there, bv + replicate * O, col, O, BIAS)
 
 
 @triton.jit
@@ -363,10 +315,9 @@ def weight_grad(
     sm = x.new_empty(splits, k, o) if bias else none.clone()
     sv = torch.empty_like(sm) if bias and pair else none.clone()
     grid = (triton.cdiv(o, t.m), triton.cdiv(depth, t.n), k * splits)
-    kernel = _weight_kernel_last if last else _weight_kernel
-    kernel[grid](
+    _weight_kernel[grid](
         dm, dv, x, gm, gv, sm, sv, b, k, each, *shape,
-        pair, bias, _precision(), t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
+        pair, bias, _precision(), last, t.m, t.n, t.k, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return gm, gv, sm, sv
 
