@@ -1,0 +1,76 @@
+"""All Triton kernels to machine code for a GPU, without one; runs in a process of its own.
+
+A launch is replaced by a translation with the sizes and tiles it would have: those of the paper's networks,
+for one replicate and for ten. What does not fit into the shared memory of an H100 or H200 fails.
+``PYTHONPATH=src:tests python tests/kernels/translated.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from kernels.test_masked import layer_of, stacked_of
+from sparsebnn.kernels import convolution as conv
+from sparsebnn.kernels import triton_contraction, triton_convolution, triton_masked, triton_noise
+
+_TARGET, _SHARED = GPUTarget("cuda", 90, 32), 232_448
+_TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32"}
+# channels, image, filters
+_LAYERS = [(1, 28, 32), (32, 12, 48)]
+translated: list[str] = []
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _TYPES[value.dtype]
+    return "i32" if abs(value) < 2**31 else "i64"
+
+
+def translate(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+    """In the place of a launch."""
+    given = dict(zip(kernel.arg_names, args)) | {n: options.pop(n) for n in kernel.arg_names if n in options}
+    fixed = {p.name: given[p.name] for p in kernel.params if p.is_constexpr}
+    signature = {n: "constexpr" if n in fixed else _type(value) for n, value in given.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
+    made = triton.compile(source, target=_TARGET, options=options)
+    assert made.metadata.shared <= _SHARED, (kernel.__name__, fixed)
+    assert len(made.asm["cubin"]) > 1000
+    translated.append(f"{kernel.__module__}.{kernel.__name__}")
+
+
+def convolutions(k: int, pair: bool) -> None:
+    for channels, size, filters in _LAYERS:
+        x, w = torch.empty(k, 100, channels, size, size), torch.empty(k, filters, channels, 5, 5)
+        shape, last = conv._shape(x, w, ([1, 1], [0, 0], [1, 1])), channels >= 16
+        bias, grad = torch.empty(k, filters), torch.empty(k, 100, filters, shape.oh, shape.ow)
+        triton_convolution.forward(x, w, w, bias, bias, shape, pair, last)
+        triton_convolution.weight_grad(grad, grad, x, shape, 8, pair, True, last)
+        triton_convolution.input_grad(grad, grad, x, w, w, shape, pair)
+
+
+def flows(k: int) -> None:
+    for size in ((784, 250, False), (250, 250, True), (250, 1568, True)):
+        layer = layer_of(*size)
+        x, weight, bias, direction = (t.float()[:1].expand(k, *t.shape[1:]) for t in stacked_of([layer]))
+        y, _ = triton_masked.forward(x, weight, bias, *layer.fold, 0.001)
+        triton_masked.backward(direction.unsqueeze(1), y, weight, *layer.fold, 0.001, 16, x.shape[-1])
+    triton_contraction.column_sums(torch.empty(k, 400, 784), torch.empty(k, 400), 16)
+
+
+if __name__ == "__main__":
+    JITFunction.run = translate
+    torch.set_float32_matmul_precision("high")
+    for replicates in (1, 10):
+        for both in (False, True):
+            convolutions(replicates, both)
+        flows(replicates)
+    seeds = torch.zeros(2, dtype=torch.int64)
+    for normal in (False, True):
+        triton_noise.block(seeds, seeds, 1000, normal)
+    print(f"{len(translated)} translations of {len(set(translated))} kernels")
