@@ -10,16 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
 
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import convolution as conv
-from sparsebnn.kernels import triton_contraction, triton_convolution, triton_masked, triton_noise
 
-_TARGET, _SHARED = GPUTarget("cuda", 90, 32), 232_448
+_SHARED = 232_448
 _TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32"}
 # channels, image, filters
 _LAYERS = [(1, 28, 32), (32, 12, 48)]
@@ -32,19 +27,25 @@ def _type(value: Any) -> str:
     return "i32" if abs(value) < 2**31 else "i64"
 
 
-def translate(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+def translate(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
     """In the place of a launch."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     given = dict(zip(kernel.arg_names, args)) | {n: options.pop(n) for n in kernel.arg_names if n in options}
     fixed = {p.name: given[p.name] for p in kernel.params if p.is_constexpr}
     signature = {n: "constexpr" if n in fixed else _type(value) for n, value in given.items()}
     source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
-    made = triton.compile(source, target=_TARGET, options=options)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert made.metadata.shared <= _SHARED, (kernel.__name__, fixed)
     assert len(made.asm["cubin"]) > 1000
     translated.append(f"{kernel.__module__}.{kernel.__name__}")
 
 
 def convolutions(k: int, pair: bool) -> None:
+    from sparsebnn.kernels import triton_convolution
+
     for channels, size, filters in _LAYERS:
         x, w = torch.empty(k, 100, channels, size, size), torch.empty(k, filters, channels, 5, 5)
         shape, last = conv._shape(x, w, ([1, 1], [0, 0], [1, 1])), channels >= 16
@@ -55,6 +56,8 @@ def convolutions(k: int, pair: bool) -> None:
 
 
 def flows(k: int) -> None:
+    from sparsebnn.kernels import triton_contraction, triton_masked
+
     for size in ((784, 250, False), (250, 250, True), (250, 1568, True)):
         layer = layer_of(*size)
         x, weight, bias, direction = (t.float()[:1].expand(k, *t.shape[1:]) for t in stacked_of([layer]))
@@ -63,7 +66,11 @@ def flows(k: int) -> None:
     triton_contraction.column_sums(torch.empty(k, 400, 784), torch.empty(k, 400), 16)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    from triton.runtime.jit import JITFunction
+
+    from sparsebnn.kernels import triton_noise
+
     JITFunction.run = translate
     torch.set_float32_matmul_precision("high")
     for replicates in (1, 10):
@@ -74,3 +81,7 @@ if __name__ == "__main__":
     for normal in (False, True):
         triton_noise.block(seeds, seeds, 1000, normal)
     print(f"{len(translated)} translations of {len(set(translated))} kernels")
+
+
+if __name__ == "__main__":
+    main()
