@@ -27,8 +27,8 @@ DEPTH = {
 }
 # The order of the reference: from what one uses first to what one looks up.
 SECTIONS = [
-    "networks", "layers", "training", "prediction", "metrics", "calibration", "selection", "priors",
-    "initial", "conversion", "passes", "data", "saving",
+    "networks", "layers", "training", "prediction", "metrics", "selection", "priors", "initial", "conversion",
+    "passes", "data", "saving",
 ]  # fmt: skip
 _OUTSIDE = re.compile(r"\[(?P<text>[^\]]*)\]\(\.\./(?P<target>[^)\s]+)\)")
 _BESIDE = re.compile(r"\]\(\.\./((?:results/)[^)#\s]+)\)")

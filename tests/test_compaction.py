@@ -150,3 +150,15 @@ def test_messages(build, message):
     with pytest.raises(InvalidInput) as error:
         compact(build())
     assert str(error.value) == message
+
+
+def test_a_pool_that_averages_its_padding_is_refused():
+    """A channel that is constant is not constant at such a pool's border."""
+
+    def network(count):
+        pool = nn.AvgPool2d(2, padding=1, count_include_pad=count)
+        return nn.Sequential(sparsebnn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(32, 2))
+
+    with pytest.raises(InvalidInput, match="free of average pools that count their padding"):
+        compact(network(True))
+    compact(network(False))

@@ -1,10 +1,15 @@
 """conversion.py: what is converted is the same network, and what cannot be is named in full."""
 
+import copy
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+import sparsebnn
 from contracts.members import NESTED_EXAMPLE, PASSES, Nested
 from sparsebnn.checks import InvalidInput
 from sparsebnn.conversion import convert, obstacles
@@ -162,7 +167,7 @@ OBSTACLES = {
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)),
         "Sequential",
         "1 (BatchNorm2d) updates running statistics, which replicates cannot share; "
-        "call .eval() on it, use track_running_stats=False, or GroupNorm or LayerNorm",
+        "call .eval() on it, or use GroupNorm or LayerNorm",
     ),
     "attention": (
         lambda: nn.ModuleDict({"attend": nn.MultiheadAttention(4, 2), "out": nn.Linear(4, 1)}),
@@ -274,3 +279,108 @@ def test_a_module_that_reads_the_weight_is_told():
         "The surrounding module reads its projection's weight directly; "
         "leave that layer out of convert() with keep=[...], or call the layer itself."
     )
+
+
+# -- kept modules, shared modules, threads ------------------------------------------------------------
+
+
+def _few() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(20, 4, generator=random), torch.arange(20) % 3
+
+
+@pytest.mark.parametrize("replicates", [1, 2])
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_a_module_under_two_names_is_one_module(replicates, mode):
+    """Its replicates are those of the same network with the layer called twice under one name."""
+
+    class Twice(nn.Module):
+        def __init__(self, names):
+            super().__init__()
+            shared = nn.Linear(4, 4)
+            self.first = shared
+            if names == 2:
+                self.second = shared
+            self.last = nn.Linear(4, 3)
+
+        def forward(self, x):
+            again = getattr(self, "second", self.first)
+            return self.last(torch.tanh(again(torch.tanh(self.first(x)))))
+
+    settings = sparsebnn.Settings(epochs=2, batch_size=5, learning_rate=0.05)
+    found = []
+    for names in (1, 2):
+        torch.manual_seed(3)
+        run = sparsebnn.train(
+            convert(Twice(names)), _few(), settings=settings, replicates=replicates, mode=mode, progress=False
+        )
+        found.append([[p.detach() for p in network.parameters()] for network in run.networks])
+    assert len(found[0]) == replicates
+    for one, two in zip(*found):
+        assert len(one) == len(two)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one, two))
+
+
+def test_kept_modules_go_on_from_their_weights():
+    backbone = nn.Sequential(nn.Linear(4, 6), nn.Tanh()).requires_grad_(False)
+    model = nn.Sequential(OrderedDict(backbone=backbone, middle=nn.Linear(6, 6), head=nn.Linear(6, 3)))
+    network = convert(model, keep=["backbone", "middle"])
+    settings = sparsebnn.Settings(epochs=1, batch_size=5, learning_rate=1e-4)
+    run = sparsebnn.train(network, _few(), settings=settings, replicates=2, progress=False)
+    for trained in run.networks:
+        assert torch.equal(trained.backbone[0].weight, model.backbone[0].weight)
+        moved = (trained.middle.weight - model.middle.weight).detach().abs().max()
+        assert 0.0 < float(moved) < 1e-3
+    assert not torch.equal(run.networks[0].middle.weight, run.networks[1].middle.weight)
+
+
+def test_what_cannot_be_converted_can_be_kept_and_trained():
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out(self.attend(x[:, None], x[:, None], x[:, None])[0][:, 0])
+
+    network = convert(Attends(), keep=["attend"])
+    settings = sparsebnn.Settings(epochs=1, batch_size=5)
+    run = sparsebnn.train(network, _few(), settings=settings, replicates=2, mode="eager", progress=False)
+    assert len(run.networks) == 2
+
+
+def test_ties_with_what_is_kept_are_seen():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    model[1].weight = model[0].weight
+    with pytest.raises(InvalidInput, match=r"1\.weight is tied to 0\.weight"):
+        convert(model, keep=["0"])
+    both = convert(model, keep=["0", "1"])
+    with pytest.raises(InvalidInput, match=r"1\.weight is tied to 0\.weight"):
+        sparsebnn.train(both, _few(), progress=False)
+
+
+def test_hooks_are_not_lost_silently():
+    model = nn.Sequential(nn.Linear(4, 3))
+    model[0].register_forward_hook(lambda *given: None)
+    with pytest.raises(InvalidInput, match="0 \\(Linear\\) has hooks, which would be lost"):
+        convert(model)
+
+
+def test_batch_norm_without_statistics_is_not_trained():
+    network = convert(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)))
+    with pytest.raises(InvalidInput, match="mixes the rows of a batch"):
+        sparsebnn.train(network, _few(), progress=False)
+
+
+def test_networks_of_several_threads_are_those_of_their_seeds():
+    template = sparsebnn.mlp([30, 40, 3])
+
+    def start(seed: int) -> torch.Tensor:
+        network = copy.deepcopy(template)
+        sparsebnn.initialise(network, seed)
+        return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+    alone = [start(seed) for seed in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(start, list(range(40)) * 5))
+    assert all(torch.equal(alone[i % 40], found) for i, found in enumerate(together))

@@ -404,7 +404,7 @@ def test_little_memory_changes_nothing():
         (
             lambda: predict_all([network(), sparsebnn.mlp([4, 5, 3], dtype=torch.float64)], X, CLASSES),
             "The 'networks' of predict_all must be of one shape. Got another one at place 1 instead. "
-            "Networks of different shapes are predicted one by one.",
+            "Networks of different shapes or options are predicted one by one.",
         ),
         (
             lambda: predict_all(replicates(), X, [CLASSES]),
@@ -416,3 +416,27 @@ def test_messages_for_many(call, message):
     with pytest.raises(InvalidInput) as error:
         call()
     assert str(error.value) == message
+
+
+def test_networks_that_bend_otherwise_are_not_alike():
+    one, other = (sparsebnn.mlp([4, 5, 3]) for _ in range(2))
+    other[1] = torch.nn.Tanh()
+    with pytest.raises(InvalidInput, match=r"of one shape\. Got another one at place 1"):
+        predict_all([one, other], torch.zeros(2, 4), Categorical(3))
+
+
+def test_every_replicates_own_likelihood():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    settings = sparsebnn.Settings(epochs=3, batch_size=10, learning_rate=0.05)
+    run = sparsebnn.train(
+        sparsebnn.mlp([3, 1]),
+        (x, x[:, :1]),
+        likelihood="gaussian",
+        settings=settings,
+        replicates=2,
+        progress=False,
+    )
+    every = predict_all(run.networks, x, run.likelihoods, n_draws=5)
+    for network, likelihood, found in zip(run.networks, run.likelihoods, every):
+        assert torch.allclose(found.std, predict(network, x, likelihood, n_draws=5).std, atol=1e-5)
+    assert not torch.allclose(every[1].std, predict_all(run.networks, x, run.likelihood, n_draws=5)[1].std)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sparsebnn import calibration, data, metrics, saving, selection
+from sparsebnn import data, metrics, saving, selection
 from sparsebnn.conversion import convert
 from sparsebnn.initial import He, Initial, Normal, Uniform
 from sparsebnn.layers import Conv1d, Conv2d, Linear
@@ -27,7 +27,6 @@ __all__ = [
     "Settings",
     "SpikeSlabPrior",
     "Uniform",
-    "calibration",
     "collect_kl",
     "convert",
     "data",

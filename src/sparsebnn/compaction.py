@@ -112,6 +112,11 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
         if not isinstance(module, _ELEMENTWISE + _POOLS + (nn.Flatten,)):
             expected = "made of Bayesian layers, activations, pools and Flatten"
             raise invalid("network", "compact", expected, type(module).__name__)
+        if isinstance(module, nn.AvgPool1d | nn.AvgPool2d) and module.count_include_pad:
+            pads = module.padding if isinstance(module.padding, tuple) else (module.padding,)
+            if any(pads):  # a constant channel is not constant where zeros are averaged in
+                expected = "free of average pools that count their padding"
+                raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
         (stages[-1].after if stages else first).append(module)
     if not stages:
         advice = "Build it with mlp, lenet or convert."

@@ -11,8 +11,10 @@ from torch.nn.utils import parametrize
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.networks import KEPT
 
 __all__ = ["convert", "obstacles"]
+
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _OPAQUE = (
@@ -41,35 +43,61 @@ def _why_not(name: str, module: nn.Module) -> str | None:
         return f"{name} ({kind}) reads its projections' weights without calling their forward"
     if isinstance(module, _OPAQUE):
         return f"{name} ({kind}) is of a kind that has no Bayesian form here"
-    if isinstance(module, _NORMS) and module.track_running_stats and module.training:
-        return (
-            f"{name} ({kind}) updates running statistics, which replicates cannot share; "
-            "call .eval() on it, use track_running_stats=False, or GroupNorm or LayerNorm"
-        )
-    plain = type(module) in (nn.Linear, nn.Conv1d, nn.Conv2d)
-    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and not plain:
+    if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        return None
+    if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d):
         return f"{name} ({kind}) is a subclass whose own forward would be lost"
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        return f"{name} ({kind}) has hooks, which would be lost; remove them first"
     return None
 
 
-def obstacles(module: nn.Module, keep: Collection[str] = ()) -> list[str]:
-    """What in ``module`` cannot be converted or replicated, one sentence each."""
+def _of_norms(name: str, module: nn.Module, replicated: bool) -> str | None:
+    """Why this normalisation cannot be converted around, or replicated, or None."""
+    if not isinstance(module, _NORMS):
+        return None
+    kind = type(module).__name__
+    if module.track_running_stats and module.training:
+        return (
+            f"{name} ({kind}) updates running statistics, which replicates cannot share; "
+            "call .eval() on it, or use GroupNorm or LayerNorm"
+        )
+    mixes = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.track_running_stats
+    if mixes and replicated:
+        return (
+            f"{name} ({kind}) mixes the rows of a batch, also those that only fill it up; "
+            "use GroupNorm or LayerNorm"
+        )
+    return None
+
+
+def _within(name: str, outer: Collection[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in outer if one)
+
+
+def obstacles(module: nn.Module, keep: Collection[str] = (), replicated: bool = False) -> list[str]:
+    """What in ``module`` cannot be converted, one sentence each; or what cannot be replicated.
+
+    What is kept need not be convertible. To be replicated it must neither share statistics nor weights.
+    """
     found: list[str] = []
     opaque: list[str] = []
-    owners: dict[int, str] = {}
+    owners: dict[int, tuple[nn.Module, str, bool]] = {}
     for name, part in module.named_modules(remove_duplicate=False):
-        label = name or "the module itself"
-        if name in keep or any(name.startswith(f"{outer}.") for outer in (*keep, *opaque) if outer):
+        label, stays = name or "the module itself", _within(name, keep)
+        if _within(name, opaque):
             continue
-        reason = _why_not(label, part)
+        reason = None if stays else _why_not(label, part)
+        if reason is None and (replicated or not stays):
+            reason = _of_norms(label, part, replicated)
         if reason is not None:
             found.append(reason)
             opaque.append(name)
             continue
         for own, parameter in part.named_parameters(recurse=False):
-            first = owners.setdefault(id(parameter), f"{id(part)} {label}.{own}")
-            if not first.startswith(f"{id(part)} "):
-                found.append(f"{label}.{own} is tied to {first.split(' ', 1)[1]}")
+            first, where, first_stays = owners.setdefault(id(parameter), (part, f"{label}.{own}", stays))
+            if first is not part and (replicated or not (stays and first_stays)):
+                found.append(f"{label}.{own} is tied to {where}")
     return found
 
 
@@ -107,7 +135,8 @@ def convert(
     The module's own ``forward`` is untouched: open a pass around it (:func:`sparsebnn.collect_kl`,
     :func:`sparsebnn.forward_with_kl`) and the KL is gathered, a layer used twice counted once.
     ``pretrained`` starts the posterior means at the module's weights; ``keep`` names submodules that
-    stay as they are; ``layer`` goes to every Bayesian layer.
+    stay as they are: they are not converted, and training goes on from the weights they have (freeze them
+    with ``requires_grad_(False)``); ``layer`` goes to every Bayesian layer.
 
     >>> network = convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), family="flow")
     >>> from sparsebnn.networks import bayesian_layers
@@ -125,6 +154,8 @@ def convert(
             "instead, in which " + "; ".join(found) + ". Change these, or name them in keep=[...]."
         )
     result = copy.deepcopy(module)
+    for name in keep:
+        setattr(result.get_submodule(name), KEPT, True)
     made: dict[int, BayesianLayer] = {}
 
     def replace(parent: nn.Module, prefix: str) -> None:

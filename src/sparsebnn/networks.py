@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ __all__ = [
     "mlp",
     "prior_values",
 ]
+
+# The mark of modules that a conversion left as they are.
+KEPT = "kept_by_convert"
+_GENERATOR = threading.Lock()
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -84,15 +89,22 @@ def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
             yield name, module
 
 
+def kept(network: nn.Module) -> list[str]:
+    """The names of the submodules that ``convert`` was told to keep."""
+    return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
+
+
 def initialise(network: nn.Module, seed: int) -> None:
     """Draw every parameter anew; the result depends on the seed alone.
 
     In a network converted from pretrained weights the Bayesian layers keep their means and all other
-    modules their weights. The state of torch's generator is left as it was.
+    modules their weights; modules that ``convert`` was told to keep stay as they are. The state of torch's
+    generator is left as it was.
     """
     pretrained = any(layer.pretrained for _, layer in bayesian_layers(network))
-    inside: set[nn.Module] = set()
-    with torch.random.fork_rng(devices=[]):
+    inside = {part for name in kept(network) for part in network.get_submodule(name).modules()}
+    # Starts are drawn with torch's own generator, of which there is one for all threads.
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in network.modules():
             if module in inside or not hasattr(module, "reset_parameters"):
@@ -167,3 +179,27 @@ def prior_values(network: nn.Module) -> list[PriorValues]:
         place = name or type(layer).__name__
         found.append(PriorValues(place, float(std.mean()), float(inclusion.mean()), learned))
     return found
+
+
+_PLAIN = (bool, int, float, str, torch.dtype, type(None))
+
+
+def described(network: nn.Module) -> str:
+    """What a network is made of, parameters' values aside: names, classes, options that are plain values.
+
+    >>> described(nn.Sequential(nn.Tanh())) == described(nn.Sequential(nn.ReLU()))
+    False
+    """
+    lines = []
+    for name, module in network.named_modules():
+        own = {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
+        plain = {key: value for key, value in own.items() if _is_plain(value)}
+        named = {key: value.__qualname__ for key, value in own.items() if hasattr(value, "__qualname__")}
+        lines.append(f"{name} {type(module).__qualname__} {sorted((plain | named).items())}")
+    return "\n".join(lines)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)

@@ -19,7 +19,7 @@ from sparsebnn.checks import check_choice, check_count, check_finite, check_rows
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
-from sparsebnn.networks import bayesian_layers
+from sparsebnn.networks import bayesian_layers, described
 from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, noise_size
 
@@ -172,7 +172,7 @@ def draw_outputs_of_all(
     def of_one(state: Any, batches: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
         def outputs(batch: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
             with plan.kind(Tape(normal, logistic)):
-                return torch.func.functional_call(skeleton, state, (batch,))
+                return torch.func.functional_call(skeleton, state, (batch,), tie_weights=False)
 
         return plan.together(outputs, batches)(batches, normal, logistic)
 
@@ -186,10 +186,13 @@ def draw_outputs_of_all(
 def _check_alike(networks: Sequence[nn.Module]) -> None:
     if not networks:
         raise invalid("networks", "predict_all", "at least one network", "none")
-    shapes = [{name: t.shape for name, t in network.state_dict().items()} for network in networks]
-    for k, other in enumerate(shapes):
-        if other != shapes[0]:
-            advice = "Networks of different shapes are predicted one by one."
+    alike = []
+    for network in networks:
+        shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+        alike.append((shapes, described(network)))
+    for k, other in enumerate(alike):
+        if other != alike[0]:
+            advice = "Networks of different shapes or options are predicted one by one."
             raise invalid("networks", "predict_all", "of one shape", f"another one at place {k}", advice)
 
 

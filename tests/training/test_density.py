@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
@@ -211,3 +212,13 @@ def test_ties_are_broken_by_place():
     weights = sum(p[0].numel() for p in logits_of(run).values())
     share, _ = kept(run)
     assert share.tolist() == [round(0.5 * weights) / weights, round(0.3 * weights) / weights]
+
+
+def test_weights_without_inclusions_count_in_the_history():
+    """In a network of both kinds the history's density is that of density()."""
+    network = nn.Sequential(
+        sparsebnn.Linear(4, 6, family="gaussian"), nn.ReLU(), sparsebnn.Linear(6, 3, family="spike_slab")
+    ).double()
+    run = fit(network, make_data(), Settings(epochs=4, batch_size=8, target_density=0.5))
+    assert run.history[-1].density[0] == pytest.approx(sparsebnn.density(run.network).overall)
+    assert run.history[-1].density[0] == pytest.approx((24 + 9) / (24 + 18))

@@ -3,12 +3,15 @@
 import logging
 import math
 import re
+import threading
 import time
 
 import pytest
 import torch
 
+from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Callback
+from sparsebnn.training.precision import matmul_precision
 from training.runs import (
     EXAMPLES,
     FAMILIES,
@@ -305,3 +308,72 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
     with pytest.raises(FloatingPointError, match=r"stopped at step 0: the gradient of "):
         fit(Poisoned(), make_data(), SHORT, replicates=replicates, callbacks=[Look()])
     assert len(seen) == replicates
+
+
+@pytest.mark.parametrize(
+    ("settings", "vary", "message"),
+    [
+        (
+            Settings(epochs=1, learning_rates={"inclusion_logits": 0.1}),
+            {},
+            "The 'learning_rates' of Settings must be endings of the names of trained parameters. "
+            "Got 'inclusion_logits' instead.",
+        ),
+        (
+            Settings(epochs=1, schedules={"means": "constant"}),
+            {},
+            "The 'schedules' of Settings must be endings of the names of trained parameters. Got 'means'",
+        ),
+        (SHORT, {"temperature": [-1.0]}, "The 'vary[temperature]' of train must be at least 0. Got -1.0"),
+        (
+            SHORT,
+            {"learning_rate": [math.nan]},
+            "The 'vary[learning_rate]' of train must be at least 0. Got nan",
+        ),
+    ],
+)
+def test_slips_in_rates_are_named(settings, vary, message):
+    with pytest.raises(InvalidInput) as error:
+        fit(make_network(), make_data(), settings, vary=vary)
+    assert str(error.value).startswith(message)
+
+
+def test_logits_may_be_named_where_there_are_none():
+    settings = Settings(epochs=1, learning_rates={"inclusion_logit": 0.1})
+    assert len(fit(make_network(family="gaussian"), make_data(), settings).history) == 1
+
+
+def test_precision_is_one_setting_for_all_threads():
+    """It is restored by the last to leave; who wants another one waits."""
+    before, seen = torch.get_float32_matmul_precision(), []
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with matmul_precision(True):
+            inside.set()
+            leave.wait(10.0)
+
+    def other():
+        with matmul_precision(False):
+            seen.append(torch.get_float32_matmul_precision())
+
+    first, second = threading.Thread(target=hold), threading.Thread(target=other)
+    first.start()
+    assert inside.wait(10.0)
+    with matmul_precision(True):  # the same: no need to wait
+        assert torch.get_float32_matmul_precision() == "high"
+        with matmul_precision(True):
+            pass
+    assert torch.get_float32_matmul_precision() == "high"  # the first is still inside
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    assert not seen
+    leave.set()
+    first.join(10.0)
+    second.join(10.0)
+    assert seen == ["highest"]
+    assert torch.get_float32_matmul_precision() == before
+    with matmul_precision(True), matmul_precision(False):  # one thread may change its mind
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == before

@@ -229,12 +229,23 @@ def test_a_checkpoint_of_another_run(folder, what):
     )
 
 
+def _bent_otherwise():
+    network = make_network(family="flow")
+    network[1] = nn.Tanh()
+    return network
+
+
 SILENT = {
     "x": {"data": (X + 1.0, Y)},
     "weight": {"data": (X, Y, torch.full((23,), 2.0))},
     "varied rates": {"vary": {**OPTIONS["vary"], "temperature": [1.0, 0.1]}},
     "varied buffers": {"vary": {**OPTIONS["vary"], "prior.inclusion_prob": [0.1, 0.9]}},
     "prior": {"network": make_network(family="flow", prior=sparsebnn.SpikeSlabPrior(0.5, std=3.0))},
+    "kind of prior": {"network": make_network(family="flow", prior=sparsebnn.EmpiricalPrior())},
+    "family's options": {
+        "network": make_network(family="flow", family_options={"hidden": (5, 4), "auxiliary": "drawn"})
+    },
+    "activation": {"network": _bent_otherwise()},
 }
 
 
@@ -374,7 +385,7 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
             {"network": NORMED},
             "The 'network' of train must be replicable. Got a network instead, in which "
             "1 (BatchNorm1d) updates running statistics, which replicates cannot share; "
-            "call .eval() on it, use track_running_stats=False, or GroupNorm or LayerNorm.",
+            "call .eval() on it, or use GroupNorm or LayerNorm.",
         ),
         (
             {"replicates": 0},

@@ -25,6 +25,18 @@ def test_groups_go_by_the_longest_ending():
     assert settings.group_of("network.0.weights.raw_std") == ""
 
 
+def test_rate_and_schedule_are_found_each_by_its_own_ending():
+    """A group that only a schedule or the refit names keeps the rate that a shorter ending gives it."""
+    logit = "network.0.weights.inclusion_logit"
+    own = Settings(
+        learning_rates={"inclusion_logit": 0.5}, schedules={"0.weights.inclusion_logit": "constant"}
+    )
+    assert own.rate(own.group_of(logit), 50) == 0.5
+    short = Settings(learning_rates={"logit": 0.25}, refit=0.2)
+    assert short.rate(short.group_of(logit), 0) == 0.25
+    assert short.rate(short.group_of(logit), 99) == 0.0
+
+
 def test_rates():
     """A group has its own rate, its own schedule, or both; the rest follows the defaults."""
     settings = Settings(

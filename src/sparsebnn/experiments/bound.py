@@ -263,7 +263,8 @@ def _fit_quietly(
     ) -> Tensor:
         def one(normal: Tensor, logistic: Tensor) -> Tensor:
             state = {**parameters, **replicas.shared, **varied}
-            return functional_call(replicas.objective, state, (batch, beta, Tape(normal, logistic))).loss
+            given = (batch, beta, Tape(normal, logistic))
+            return functional_call(replicas.objective, state, given, tie_weights=False).loss
 
         return vmap(one)(normal, logistic).mean()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sparsebnn.tracing import tracing
 
-__all__ = ["captured", "compiled", "fusing", "matmul_precision"]
+__all__ = ["captured", "compiled", "fusing"]
 
 # A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
@@ -32,19 +31,6 @@ _OWN_BLOCKS = "combo_kernel_per_subkernel_blocks"
 def fusing(convolutions: bool) -> dict[str, str | int | bool]:
     """The compiler's options for a whole training step on CUDA."""
     return {**_FUSE, _OWN_BLOCKS: not convolutions}
-
-
-@contextlib.contextmanager
-def matmul_precision(tf32: bool) -> Iterator[None]:
-    """TF32 for matrix products and convolutions inside the scope only."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def compiled(

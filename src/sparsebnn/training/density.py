@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
+from sparsebnn.networks import bayesian_layers
 from sparsebnn.training.replicas import Replicas
 
-__all__ = ["controlled", "densities", "density_targets", "fix_structure"]
+__all__ = ["controlled", "densities", "density_targets", "fix_structure", "weights_without_inclusions"]
 
 _LOGITS = "inclusion_logit"
 _PRIOR = "prior.inclusion_prob"
@@ -58,6 +60,15 @@ def _weights(replicas: Replicas) -> dict[str, Tensor]:
         weights = replicas.parameters[name.removesuffix(_LOGITS) + "mean"][0].numel()
         counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
     return counts
+
+
+def weights_without_inclusions(replicas: Replicas) -> int:
+    """Weights of Bayesian layers that are always there; they count in a network's density."""
+    total = 0
+    for _, layer in bayesian_layers(replicas.objective.network):
+        if not any(name.endswith(_LOGITS) for name, _ in layer.weights.named_parameters()):
+            total += math.prod(layer.weights.shape)
+    return total
 
 
 @torch.no_grad()

@@ -50,6 +50,7 @@ class Engine:
         mode: str = "auto",
     ) -> None:
         self.replicas, self.batches, self.settings = replicas, batches, settings
+        settings.check_endings(replicas.trained)
         self.groups = sorted({settings.group_of(name) for name in replicas.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
         self.device = batches.x.device
@@ -98,7 +99,7 @@ class Engine:
         return self.state["loop"][name]
 
     def _check_vary(self) -> None:
-        own = [f"learning_rates.{g}" for g in self.groups if g in self.settings.learning_rates]
+        own = [f"learning_rates.{ending}" for ending in self.settings.learning_rates]
         known = ["temperature", "learning_rate", "target_density", *own]
         for name, values in self.varied.items():
             if name not in known:
@@ -106,6 +107,9 @@ class Engine:
             if values.shape != (len(self.replicas),):
                 expected = f"one value per replicate ({len(self.replicas)})"
                 raise invalid(f"vary[{name}]", "train", expected, f"shape {tuple(values.shape)}")
+            # Shares of weights are checked where they are used.
+            if name != "target_density" and not bool((values >= 0.0).all()):
+                raise invalid(f"vary[{name}]", "train", "at least 0", float(values.min()))
 
     def _choose(self, mode: str) -> str:
         if mode != "auto":
@@ -230,8 +234,8 @@ class Engine:
         one = torch.ones(len(self.replicas), dtype=torch.float64)
         rates = []
         for group in self.groups:
-            own = group in self.settings.learning_rates
-            base = self.varied.get(f"learning_rates.{group}" if own else "learning_rate")
+            own = self.settings.rate_of(group)
+            base = self.varied.get("learning_rate" if own is None else f"learning_rates.{own}")
             if base is None:
                 base = self.settings.base_rate(group) * one
             rates.append(self.settings.rate_factor(group, epoch) * base)

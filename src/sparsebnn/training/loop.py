@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from sparsebnn import likelihoods
 from sparsebnn.checks import InvalidInput, check_count, invalid
 from sparsebnn.conversion import obstacles
-from sparsebnn.networks import bayesian_layers
+from sparsebnn.networks import bayesian_layers, kept
 from sparsebnn.noise import Meter
 from sparsebnn.passes import collect_kl
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback
-from sparsebnn.training.capture import matmul_precision
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
+from sparsebnn.training.precision import matmul_precision
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.run import Run
 from sparsebnn.training.session import Session
@@ -43,7 +43,7 @@ def _check_network(network: nn.Module) -> None:
     if active:
         expected = "free of dropout, whose noise no replicate's seed would govern"
         raise invalid("network", "train", expected, f"dropout at {active}", "Set p=0 or remove it.")
-    found = obstacles(network)
+    found = obstacles(network, kept(network), replicated=True)
     if found:
         raise InvalidInput(
             "The 'network' of train must be replicable. Got a network instead, in which "

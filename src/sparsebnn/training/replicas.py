@@ -150,7 +150,9 @@ class Replicas:
         ) -> tuple[Tensor, Parts]:
             everything = {**trained, **frozen, **varied, **state["shared"]}
             one = Batch(x, y, weight, batch.rows)
-            parts = functional_call(self.objective, everything, (one, scale, Tape(normal, logistic)))
+            given = (one, scale, Tape(normal, logistic))
+            # A module under two names is one module; tying would swap its tensors twice.
+            parts = functional_call(self.objective, everything, given, tie_weights=False)
             return parts.loss, parts
 
         stacked = (state["trained"], state["frozen"], state["varied"])

@@ -45,6 +45,11 @@ class Run:
         return self.replicas.unstack(0).network
 
     @property
+    def likelihoods(self) -> list[Likelihood]:
+        """The likelihood of every replicate, for predictions of all their networks."""
+        return [self.replicas.unstack(k).likelihood for k in range(len(self.seeds))]
+
+    @property
     def likelihood(self) -> Likelihood:
         """The likelihood of the first replicate, with what it learned."""
         return self.replicas.unstack(0).likelihood

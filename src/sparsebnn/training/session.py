@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
+from sparsebnn.networks import described
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
-from sparsebnn.training.density import densities
+from sparsebnn.training.density import densities, weights_without_inclusions
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.run import Run
 
@@ -32,6 +33,10 @@ _STEPS_BETWEEN_LOOKS = 50
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped from outside; the message says how to go on."""
+
+
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
@@ -91,6 +96,7 @@ class Session:
         batches = self.engine.batches
         return {
             "architecture": shapes,
+            "modules and their options": _fingerprint(described(replicas.objective.network)),
             "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
             "rows": batches.rows,
             "targets": _digest({"y": batches.y}),
@@ -164,13 +170,10 @@ class Session:
             engine.run(chunk)
             self.position += chunk
             if self.position < per_epoch and self._due():
-                self._wait()
-                spent += time.perf_counter() - began
+                spent += self._spent(began)
                 self._look()
                 began = time.perf_counter()
-        self._wait()
-        spent += time.perf_counter() - began
-        run.train_seconds += spent
+        spent += self._spent(began)
         engine.check()
         epoch = self._finished(spent)
         run.history.append(epoch)
@@ -179,6 +182,13 @@ class Session:
         self._tell(lambda c: c.on_epoch_end(run, epoch))
         if self._due():
             self._look()
+
+    def _spent(self, began: float) -> float:
+        """Seconds since then; they count as training, also in an epoch that is interrupted."""
+        self._wait()
+        seconds = time.perf_counter() - began
+        self.run.train_seconds += seconds
+        return seconds
 
     def _chunk(self) -> int:
         """Steps between two looks at the clock: on a CPU every one, on a GPU enough to stay busy."""
@@ -214,7 +224,8 @@ class Session:
         if not any(name.endswith("inclusion_logit") for name in replicas.parameters):
             return [1.0] * len(self.run.seeds)
         kept, sizes = densities(replicas)
-        return ((kept * sizes).sum(1) / sizes.sum()).tolist()
+        others = weights_without_inclusions(replicas)
+        return (((kept * sizes).sum(1) + others) / (sizes.sum() + others)).tolist()
 
     # -- trouble --------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sparsebnn.checks import check_count, invalid
@@ -16,6 +16,11 @@ _LOGITS = "inclusion_logit"
 _APPROACH = (0.2, 0.8)
 
 
+def _longest(name: str, endings: Iterable[str]) -> str | None:
+    """The longest of the endings that a name has."""
+    return max((ending for ending in endings if name.endswith(ending)), key=len, default=None)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Epochs, batches, rates and the weight of the KL.
@@ -25,10 +30,10 @@ class Settings:
     ``temperature`` multiplies the KL (1 is the Bayes posterior), reached linearly over the first
     ``warmup`` share of the epochs.
 
-    ``target_density`` is the share of weights to keep, of the network or of each layer in turn; while
-    training goes on, the prior's inclusion odds are moved so that the density comes down to it. Over the
-    last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or those
-    with an inclusion probability above one half) and only the posterior of what is left is trained.
+    ``target_density`` is the share of weights to keep, of all layers with inclusions or of each in turn;
+    while training goes on, the prior's inclusion odds are moved so that the density comes down to it. Over
+    the last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or
+    those with an inclusion probability above one half) and only the posterior of what is left is trained.
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
@@ -102,18 +107,38 @@ class Settings:
     def group_of(self, parameter: str) -> str:
         """The longest ending among the groups that fits a parameter's name; '' for the rest."""
         own = {*self.learning_rates, *self.schedules, *([_LOGITS] if self.refit else [])}
-        endings = [ending for ending in own if parameter.endswith(ending)]
-        return max(endings, key=len, default="")
+        return _longest(parameter, own) or ""
+
+    def check_endings(self, parameters: Collection[str]) -> None:
+        """Endings that fit no parameter are slips; only that of the logits may be there without any."""
+        for what, given in (("learning_rates", self.learning_rates), ("schedules", self.schedules)):
+            for ending in given:
+                if ending != _LOGITS and not any(name.endswith(ending) for name in parameters):
+                    known = ", ".join(sorted({repr(name.rsplit(".", 1)[-1]) for name in parameters}))
+                    expected = "endings of the names of trained parameters"
+                    raise invalid(
+                        what, "Settings", expected, repr(ending), f"Last words of names here: {known}."
+                    )
+
+    def rate_of(self, group: str) -> str | None:
+        """Which of ``learning_rates`` a group has: the longest ending that fits it."""
+        return _longest(group, self.learning_rates)
 
     def base_rate(self, group: str) -> float:
         """The learning rate of a group of parameters before any schedule."""
-        return self.learning_rates.get(group, self.learning_rate)
+        own = self.rate_of(group)
+        return self.learning_rate if own is None else self.learning_rates[own]
+
+    def schedule_of(self, group: str) -> Schedule:
+        """The schedule of a group, likewise."""
+        own = _longest(group, self.schedules)
+        return schedule(self.schedule if own is None else self.schedules[own])
 
     def rate_factor(self, group: str, epoch: int) -> float:
         """What a group's schedule makes of its rate in an epoch."""
         start = self.refit_from
         if epoch < start:
-            return schedule(self.schedules.get(group, self.schedule)).factor(epoch, start)
+            return self.schedule_of(group).factor(epoch, start)
         if group.endswith(_LOGITS):
             return 0.0
         return Cosine().factor(epoch - start, self.epochs - start)
@@ -178,7 +203,7 @@ class PhasedSettings(Settings):
         """What a group's schedule makes of its rate in an epoch; every part begins anew."""
         if epoch >= self.refit_from:
             return super().rate_factor(group, epoch)
-        chosen = schedule(self.schedules.get(group, self.schedule))
+        chosen = self.schedule_of(group)
         if epoch < self.free_until:
             return chosen.factor(epoch, self.free_until)
         return chosen.factor(epoch - self.free_until, self.refit_from - self.free_until)
