@@ -24,6 +24,7 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, CheckpointError, Interrupted
+from sparsebnn.training.session import Session
 from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
 
 NETWORK, DATA = make_network(family="flow"), make_data()
@@ -541,3 +542,18 @@ def test_killed_at_twenty_random_moments(tmp_path):
     assert len(set(positions)) > 5
     straight = fit(make_network(), make_data(), Settings(40, 4, 1e-2), replicates=2)
     assert same(torch.load(result), parameters(straight))
+
+
+def test_seconds_of_an_unfinished_epoch_count(tmp_path, monkeypatch):
+    """A checkpoint in the middle of an epoch has the seconds so far; in the end they are those of the epochs."""
+    seen, real = [], Session._look
+
+    def look(self):
+        seen.append((self.run.epoch, self.position, self.run.train_seconds))
+        real(self)
+
+    monkeypatch.setattr(Session, "_look", look)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0)
+    assert seen[0][:2] == (0, 1)
+    assert 0.0 < seen[0][2] < run.train_seconds
+    assert run.train_seconds == pytest.approx(sum(epoch.seconds for epoch in run.history), abs=1e-3)
