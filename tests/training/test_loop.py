@@ -545,7 +545,7 @@ def test_killed_at_twenty_random_moments(tmp_path):
 
 
 def test_seconds_of_an_unfinished_epoch_count(tmp_path, monkeypatch):
-    """A checkpoint in the middle of an epoch has the seconds so far; in the end they are those of the epochs."""
+    """A checkpoint within an epoch has the seconds so far; in the end they are those of the epochs."""
     seen, real = [], Session._look
 
     def look(self):
