@@ -314,4 +314,4 @@ def _average_history(parts: Sequence[Result]) -> list[Result]:
 def read_results(folder: Path, stems: Sequence[str]) -> dict[str, Result]:
     """The whole cells that are there, by stem; one whose every replicate stopped has nothing to show."""
     found = {stem: _read(folder / f"{stem}.json") for stem in stems}
-    return {stem: content for stem, content in found.items() if content is not None and content["replicates"]}
+    return {stem: content for stem, content in found.items() if content and content.get("replicates", True)}
