@@ -217,6 +217,27 @@ def test_a_name_is_found_on_the_search_path(known, monkeypatch, tmp_path):
     )
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_whole_numbers_of_another_type_are_the_bytes_they_stand_for(known, tmp_path, dtype):
+    np.savez(tmp_path / "mnist.npz", **{name: array.astype(dtype) for name, array in known.items()})
+    data = load("mnist", root=tmp_path)
+    assert (data.x_train.dtype, data.y_train.dtype) == (torch.uint8, torch.int64)
+    check(data, known)
+
+
+@pytest.mark.parametrize("name", ["x_train", "y_test"])
+@pytest.mark.parametrize("change", ["wrapped", "negative", "parts", "nan"])
+def test_numbers_that_are_no_bytes_are_refused(known, tmp_path, name, change):
+    """256 more, or less, is the same byte: the checksum alone would not see it."""
+    own = known[name].astype(np.int64)
+    own = {"wrapped": own + 256, "negative": own - 256, "parts": own + 0.25, "nan": own * np.nan}[change]
+    np.savez(tmp_path / "mnist.npz", **{**known, name: own})
+    assert said("mnist", root=tmp_path) == (
+        f"{tmp_path / 'mnist.npz'} does not hold MNIST: its {name} of {own.dtype} are not whole numbers from "
+        "0 to 255. Replace it, or load it by its path instead of by name."
+    )
+
+
 def test_bytes_train_as_the_same_numbers_divided_by_255(known, tmp_path):
     np.savez(tmp_path / "mnist.npz", **known)
     data = load("mnist", root=tmp_path)

@@ -128,5 +128,7 @@ def test_messages(dense):
         refit_pruned(dense, [0.5], (X, Y), settings=SETTINGS)
     with pytest.raises(InvalidInput, match="deterministic networks"):
         refit_pruned([nn.Linear(2, 2)], [0.5], (X, Y), settings=SETTINGS)
+    with pytest.raises(InvalidInput, match="The 'seeds' of refit_pruned must be one per network"):
+        refit_pruned(dense, [0.5, 0.5], (X, Y), settings=SETTINGS, seeds=[4])
     with pytest.raises(InvalidInput, match="dense layers or convolutions"):
         Pruned(Deterministic(nn.PReLU()))

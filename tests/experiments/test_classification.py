@@ -135,15 +135,72 @@ def test_finished_cells_are_not_run_again(whole, monkeypatch, capsys):
     assert capsys.readouterr().out == "[1/1] digits-lrt: already there\n"
 
 
-def test_other_settings_and_force_are_run_again(tmp_path, capsys):
-    for more in (
-        ["--epochs", "1"],
-        ["--epochs", "1", "--draws", "2"],
-        ["--epochs", "1", "--draws", "2", "--force"],
-    ):
-        table1.main(words(tmp_path, "--replicates", "1", *more))
-        assert "median" in capsys.readouterr().out
+def test_a_file_of_other_settings_is_replaced_only_by_force(tmp_path, monkeypatch, capsys):
+    table1.main(words(tmp_path, "--replicates", "1", "--epochs", "1"))
+    before = (tmp_path / "results/table1/digits-lrt.json").read_text()
+    other = words(tmp_path, "--replicates", "1", "--epochs", "1", "--draws", "2")
+    parts = words(tmp_path, "--replicates", "1-1", "--epochs", "1", "--draws", "2")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(classification.datasets, "load", None)
+        patch.setattr(classification, "train", None)
+        for argv in (other, parts, [*other, "--workers", "2"], [*other, "--merge"]):
+            with pytest.raises(InvalidInput) as error:
+                table1.main(argv)
+            assert str(error.value) == (
+                f"The '{tmp_path / 'results/table1/digits-lrt.json'}' of the command must be a result of the "
+                "settings asked for. Got draws 3 where 2 is asked for instead. Give another --out, or "
+                "--force to run it again and replace the file."
+            )
+    assert (tmp_path / "results/table1/digits-lrt.json").read_text() == before
+    assert capsys.readouterr().out == ""
+    table1.main([*other, "--force"])
     assert result(tmp_path)["settings"]["draws"] == 2
+    kept = tmp_path / "runs/table1/replaced/digits-lrt.0.json"
+    assert kept.read_text() == before
+    assert f"digits-lrt.json: what it had is kept as {kept}" in capsys.readouterr().out
+
+
+def test_force_runs_the_seeds_asked_for_and_no_others(tmp_path, monkeypatch, capsys):
+    """The second seed of a cell, of its networks and of its origin stay when the first is run again."""
+    table1.main(words(tmp_path, "--epochs", "1"))
+    before, trained, real = result(tmp_path), [], classification.train
+
+    def train(*given, **options):
+        trained.append(options["replicates"])
+        return real(*given, **options)
+
+    monkeypatch.setattr(classification, "train", train)
+    table1.main(words(tmp_path, "--epochs", "1", "--force", "--replicates", "0-0"))
+    after = result(tmp_path)
+    assert trained == [[0]]
+    assert [path.name for path in (tmp_path / "results/table1").iterdir()] == ["digits-lrt.json"]
+    assert [row["seed"] for row in after["replicates"]] == [0, 1]
+    assert after["replicates"][1] == before["replicates"][1]
+    assert [part["seeds"] for part in after["parts"]] == [[1], [0]]
+    assert len(list(tmp_path.glob("runs/table1/digits-lrt.*/network-1.safetensors"))) == 1
+    table1.main(words(tmp_path, "--epochs", "1", "--force", "--replicates", "1-1"))
+    assert [part["seeds"] for part in result(tmp_path)["parts"]] == [[0], [1]]
+    # What is forced and then fails is not lost.
+    monkeypatch.setattr(classification, "train", None)
+    with pytest.raises(SystemExit):
+        table1.main(words(tmp_path, "--epochs", "1", "--force"))
+    kept = sorted((tmp_path / "runs/table1/replaced").iterdir())
+    assert [row["seed"] for row in json.loads(kept[-1].read_text())["replicates"]] == [0, 1]
+
+
+def test_the_committed_tables_are_finished(tmp_path, monkeypatch, capsys):
+    """The default command in the repository finds its nine cells and trains nothing."""
+    root = Path(__file__).resolve().parents[2]
+    before = {path.name: path.read_text() for path in (root / "results/table1").iterdir()}
+    monkeypatch.setattr(classification, "train", None)
+    monkeypatch.setattr(classification.datasets, "load", None)
+    monkeypatch.setattr(cells, "write_json", None)
+    table1.main(["--out", str(root), "--runs", str(tmp_path)])
+    assert capsys.readouterr().out.count(": already there\n") == 9
+    with pytest.raises(InvalidInput, match="epochs 250 where 5 is asked for"):
+        table1.main(["--out", str(root), "--runs", str(tmp_path), "--epochs", "5"])
+    assert {path.name: path.read_text() for path in (root / "results/table1").iterdir()} == before
 
 
 def test_parts_are_merged_when_all_are_there(whole, tmp_path):
@@ -281,23 +338,58 @@ def test_workers_share_the_cells(tmp_path, capfd):
     ]
 
 
-def test_a_replicate_that_stopped_does_not_cost_the_others(tmp_path, monkeypatch):
-    """One replicate's parameters are not numbers at the end; the other is measured and the file says so."""
-    from sparsebnn.training import Stopped
-
+def _stops(monkeypatch, seed: int) -> None:
+    """The replicate of that seed is at a temperature that is no number: it stops at its first step."""
     real = classification.train
 
     def train(*given, **options):
-        run = real(*given, **options)
-        run.replicas.parameters["network.0.weights.mean"][1].fill_(float("nan"))
-        run.stopped.append(Stopped(1, 1, 7, "the value of 0.weights.mean was not finite"))
-        return run
+        seeds = options["replicates"]
+        heat = [float("nan") if s == seed else 0.1 for s in seeds]
+        return real(*given, **options, vary={"temperature": heat})
 
     monkeypatch.setattr(classification, "train", train)
-    table1.main(words(tmp_path, "--epochs", "1", "--trace", "0"))
+
+
+def test_a_replicate_that_stopped_is_no_result(tmp_path, monkeypatch, capsys):
+    """The other one is measured; the file and the command say which is missing, then and later."""
+    argv = words(tmp_path, "--epochs", "1", "--trace", "1")
+    with monkeypatch.context() as patch:
+        _stops(patch, 1)
+        table1.main(argv)
+        said = "[1/1] digits-lrt: not finished, 1 of 2 replicates. Replicate 1 (seed 1) stopped at step 0: "
+        assert said in capsys.readouterr().out
+        content = result(tmp_path)
+        assert [row["seed"] for row in content["replicates"]] == [0]
+        assert content["stopped_seeds"] == [1]
+        assert content["stopped"][0].startswith("Replicate 1 (seed 1) stopped at step 0")
+        assert content["history"][0]["loss"] > 0.0
+        patch.setattr(classification, "train", None)
+        table1.main(argv)
+        again = capsys.readouterr().out
+        assert said in again
+        assert again.endswith("Run it again with --force, or other seeds with --replicates.\n")
+    table1.main([*argv, "--force", "--replicates", "1-1"])
+    assert "not finished" not in capsys.readouterr().out
     content = result(tmp_path)
-    assert [row["seed"] for row in content["replicates"]] == [0]
-    assert content["stopped"][0].startswith("Replicate 1 (seed 1) stopped at step 7")
+    assert [row["seed"] for row in content["replicates"]] == [0, 1]
+    assert (content["stopped"], content["stopped_seeds"]) == ([], [])
+
+
+def test_parts_are_merged_though_a_replicate_stopped(tmp_path, monkeypatch, capsys):
+    argv = words(tmp_path, "--epochs", "1", "--trace", "0")
+    with monkeypatch.context() as patch:
+        _stops(patch, 1)
+        table1.main([*argv, "--replicates", "1,2"])
+    table1.main([*argv, "--replicates", "0-0"])
+    content = result(tmp_path)
+    assert [row["seed"] for row in content["replicates"]] == [0, 2]
+    assert content["stopped_seeds"] == [1]
+
+
+def test_a_cell_of_nothing_but_stopped_replicates_is_not_shown(tmp_path):
+    part = {**_part([], 0.1), "stopped": ["Replicate 0 (seed 0) stopped"], "stopped_seeds": [0]}
+    (tmp_path / "digits-lrt.json").write_text(json.dumps(part))
+    assert cells.read_results(tmp_path, ["digits-lrt"]) == {}
 
 
 def test_the_commit_can_be_told_where_there_is_no_git(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sparsebnn.experiments import (
     frontier_picture,
     frontier_plan,
     frontier_report,
+    frontier_tried,
     pages,
     tables,
 )
@@ -90,6 +92,196 @@ def test_an_interrupted_choice_keeps_its_programs(folder, tmp_path, monkeypatch)
     assert trained == ["late", "phased", "phased"]
     assert not parts.exists()
     assert result(tmp_path, "choose-digits-fc-lrt")["rows"] == result(folder, "choose-digits-fc-lrt")["rows"]
+
+
+def test_programs_of_a_choice_add_up(folder, tmp_path, monkeypatch, capsys):
+    """One after the other, in any order: the same rows as all at once, none trained twice, all said."""
+    real, trained = frontier_choose._program, []
+
+    def program(given, setup, program, label):
+        trained.append(program.cut)
+        return real(given, setup, program, label)
+
+    monkeypatch.setattr(frontier_choose, "_program", program)
+    argv = [*words(tmp_path, "--stage", "choose"), "--methods", "lrt"]
+    whole = result(folder, "choose-digits-fc-lrt")
+    frontier.main([*argv, "--programs", "1"])
+    first = result(tmp_path, "choose-digits-fc-lrt")
+    assert first["rows"] == whole["rows"][2:]
+    assert first["command"].endswith("--epochs 6 --programs 1 --seeds 1")
+    assert [part["program"] for part in first["parts"]] == [1]
+    frontier.main([*argv, "--programs", "1"])
+    assert "choose-digits-fc-lrt: already there" in capsys.readouterr().out
+    frontier.main([*argv, "--programs", "0"])
+    both = result(tmp_path, "choose-digits-fc-lrt")
+    assert (both["rows"], both["chosen"]) == (whole["rows"], whole["chosen"])
+    assert both["command"] == whole["command"]
+    assert "--programs" not in both["command"]
+    assert both["train_seconds"] == pytest.approx(sum(p["train_seconds"] for p in both["parts"]), abs=2e-3)
+    frontier.main(argv)
+    assert trained == ["phased", "late"]
+    frontier.main([*argv, "--force", "--programs", "1"])
+    assert trained == ["phased", "late", "phased"]
+    assert result(tmp_path, "choose-digits-fc-lrt")["rows"] == whole["rows"]
+    with pytest.raises(InvalidInput) as error:
+        frontier.main([*argv, "--programs", "2"])
+    assert str(error.value) == (
+        "The '--programs' of the command must be programs of digits-fc-lrt, from 0 to 1. Got 2 instead."
+    )
+
+
+def test_a_choice_that_cannot_be_added_to(folder, tmp_path, monkeypatch):
+    """As files were before they named their programs; what an interrupted run of other settings left, too."""
+    content = result(folder, "choose-digits-fc-lrt")
+    del content["parts"], content["seed"]
+    path = tmp_path / "results" / "frontier" / "choose-digits-fc-lrt.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    monkeypatch.setattr(frontier_choose, "train", None)
+    argv = [*words(tmp_path, "--stage", "choose"), "--methods", "lrt"]
+    frontier.main(argv)
+    path.write_text(json.dumps({**content, "rows": content["rows"][:2]}))
+    frontier.main([*argv, "--programs", "0"])
+    with pytest.raises(InvalidInput) as error:
+        frontier.main(argv)
+    assert str(error.value) == (
+        f"The '{path}' of the command must be a choice among programs 0 1, or one that can be added to. Got "
+        "one of programs 0 instead. Ask for no more than --programs 0, or give another --out, or --force to "
+        "choose anew and replace the file."
+    )
+    path.unlink()
+    given = frontier._options(argv)
+    program = frontier_plan.programs_of("fc", "lrt", "digits", True)[0]
+    part = frontier_tried.part_of(given, "digits", "fc", "lrt", program)
+    left = frontier_tried.part_file(given, 0, "digits", "fc", "lrt")
+    left.parent.mkdir()
+    left.write_text(json.dumps({"of": {**part, "draws": 7}}))
+    with pytest.raises(InvalidInput, match="Got draws 7 where 5 is asked for"):
+        frontier.main(argv)
+
+
+@pytest.mark.parametrize(
+    ("stage", "option", "found"),
+    [
+        ("choose", "--seeds 2", "seeds_each 1 where 2"),
+        ("choose", "--choose-draws 7", "draws 5 where 7"),
+        ("choose", "--seed 3", "seed 0 where 3"),
+        ("choose", "--epochs 5", "settings.epochs 6 where 5"),
+        ("final", "--draws 4", "draws 3 where 4"),
+        ("densities", "--targets 0.3", r"targets \[0.02, 0.1\] where \[0.3\]"),
+        ("densities", "--methods pruned --targets 0.3", r"targets \[0.02, 0.1\] where \[0.3\]"),
+        ("densities", "--methods pruned --replicates 3", r"seeds \[0, 1\] where \[0, 1, 2\]"),
+        ("targets", "--seeds 2", r"seeds \[0, 1\] where \[0, 1, 2, 3\]"),
+    ],
+)
+def test_files_of_other_settings_are_left_alone(folder, monkeypatch, stage, option, found):
+    """Said before any work: nothing is loaded, and no stage before has begun."""
+    monkeypatch.setattr(frontier, "_data", None)
+    monkeypatch.setattr(frontier, "_choose", None)
+    before = {path: path.read_text() for path in folder.glob("results/*/*.json")}
+    stages = ["--stage", stage] if stage == "choose" else ["--stage", "final", stage]
+    with pytest.raises(InvalidInput, match=found) as error:
+        frontier.main([*words(folder), *stages, *option.split()])
+    assert str(error.value).endswith("Give another --out, or --force to run it again and replace the file.")
+    assert {path: path.read_text() for path in folder.glob("results/*/*.json")} == before
+
+
+def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
+    """The default commands in the repository train nothing; two choices are of their first program."""
+    monkeypatch.setattr(frontier, "_data", None)
+    monkeypatch.setattr(frontier, "train", None)
+    common = ["--out", str(ROOT), "--runs", str(tmp_path)]
+    stages = ["--stage", "choose", "final", "densities", "targets"]
+    frontier.main([*common, *stages, "--datasets", "digits", "kmnist", "--methods", "lrt", "pruned"])
+    assert capsys.readouterr().out.count(": already there\n") == 12
+    frontier.main([*common, *stages[:3], "--datasets", "digits", "kmnist", "--methods", "flow"])
+    assert capsys.readouterr().out.count(": already there\n") == 4
+    first = ["--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0"]
+    frontier.main([*common, *stages[:3], *first])
+    assert capsys.readouterr().out.count(": already there\n") == 4
+    for dataset in ("mnist", "fmnist"):
+        assert result(ROOT, f"choose-{dataset}-fc-lrt")["command"].endswith("--methods lrt --programs 0")
+
+
+def test_commands_name_every_option_that_differs():
+    def of(stage: str, text: str, programs=None) -> str:
+        return " ".join(frontier_plan.options_of(frontier._options(text.split()), stage, programs))
+
+    every = "--epochs 6 --seed 2 --replicates 3 --draws 7 --chosen-on mnist --targets 0.2 0.3"
+    every += " --seeds 4 --choose-draws 9"
+    assert of("choose", every, [0, 2]) == "--epochs 6 --seed 2 --programs 0 2 --seeds 4 --choose-draws 9"
+    rest = "--epochs 6 --seed 2 --replicates 3 --draws 7 --chosen-on mnist --targets 0.2 0.3"
+    assert of("densities", every) == rest
+    assert of("targets", every) == f"{rest} --seeds 4"
+    for stage in ("choose", "densities", "targets"):
+        assert of(stage, "") == of(stage, "--quick") == ""
+
+
+def _with_choices(folder: Path, tmp_path: Path) -> Path:
+    results = tmp_path / "results" / "frontier"
+    results.mkdir(parents=True)
+    for path in folder.glob("results/frontier/choose-*.json"):
+        shutil.copy(path, results)
+    return tmp_path
+
+
+def test_final_cells_name_whose_choice_they_took(folder, tmp_path):
+    made = _with_choices(folder, tmp_path)
+    frontier.main([*words(made, "--stage", "final", "--chosen-on", "mnist"), "--replicates", "1"])
+    assert "--methods lrt --chosen-on mnist --replicates 1" in result(made, "digits-fc-lrt")["command"]
+
+
+def test_curves_are_of_the_seeds_they_name(folder, tmp_path):
+    """Seeds 3 and 5 alone are those of 3 to 5, for ours and for pruning, before and after the cut."""
+    found = {}
+    for seeds in ("3,5", "3-5"):
+        made = _with_choices(folder, tmp_path / seeds)
+        more = ["--stage", "densities", "--targets", "0.1", "--replicates", seeds]
+        frontier.main(words(made, *more))
+        for method in ("lrt", "pruned"):
+            found[seeds, method] = result(made, f"densities-digits-fc-{method}")
+    for method in ("lrt", "pruned"):
+        some, all_three = (found[seeds, method] for seeds in ("3,5", "3-5"))
+        assert (some["seeds"], all_three["seeds"]) == ([3, 5], [3, 4, 5])
+        assert "--replicates 3,5 " in some["command"]
+        pairs = [(some["rows"][0]["replicates"], all_three["rows"][0]["replicates"], "nll_median")]
+        if method == "pruned":
+            pairs.append((*(one["settings"]["dense_network"] for one in (some, all_three)), "nll"))
+            assert [row["refit_seed"] for row in pairs[0][0]] == [3, 5]
+        for ours, theirs, name in pairs:
+            assert [row["seed"] for row in ours] == [3, 5]
+            wanted = [row[name] for row in theirs if row["seed"] != 4]
+            assert [row[name] for row in ours] == pytest.approx(wanted, rel=1e-3)
+            assert abs(wanted[0] - wanted[1]) > 1e-2 * wanted[0]
+
+
+def test_files_name_the_seeds_of_their_rows(folder):
+    for where in (folder, ROOT):
+        for path in [*where.glob("results/frontier/densities-*"), *where.glob("results/frontier/targets-*")]:
+            content = json.loads(path.read_text())
+            rows = [row["seed"] for block in content["rows"] for row in block["replicates"]]
+            assert content["seeds"] == list(dict.fromkeys(rows))
+
+
+def test_replicates_of_a_curve_that_stopped_are_left_out(folder, tmp_path, monkeypatch):
+    """One of the second target's, and all of the first's: the tables have a block less."""
+    made = _with_choices(folder, tmp_path)
+    real = frontier_curve.train
+
+    def train(*given, **options):
+        heat = [float("nan"), float("nan"), 0.1, float("nan")]
+        return real(*given, **{**options, "vary": {**options["vary"], "temperature": heat}})
+
+    monkeypatch.setattr(frontier_curve, "train", train)
+    frontier.main([*words(made, "--stage", "densities"), "--methods", "lrt"])
+    content = result(made, "densities-digits-fc-lrt")
+    assert [[row["seed"] for row in block["replicates"]] for block in content["rows"]] == [[], [2]]
+    assert content["seeds"] == [0, 1, 2, 3]
+    assert len(content["stopped"]) == 3
+    assert "| 10% |" in frontier_report.curve_table(made / "results")
+    assert "| 2% |" not in frontier_report.curve_table(made / "results")
+    assert frontier_picture.draw(made / "results", made / "one.png")
+    frontier.main([*words(made, "--stage", "densities"), "--methods", "lrt"])  # there, and said to be
 
 
 def test_the_final_cell_has_the_tables_fields_and_the_choice(folder):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,12 +80,98 @@ def test_methods_asked_for_later_are_added(folder, tmp_path):
     assert [row["method"] for row in both["rows"]] == ["dropout", "plain"]
     assert both["rows"][0] == first["rows"][0]
     assert both["spec"]["methods"] == ["dropout", "plain"]
-    assert both["earlier"] == [{"methods": ["dropout"], "provenance": first["provenance"]}]
+    assert both["earlier"] == [
+        {"methods": ["dropout"], "train_on": ["mnist"], "provenance": first["provenance"]}
+    ]
     again = written("--methods", "dropout")
     assert [row["method"] for row in again["rows"]] == ["plain", "dropout"]
     assert [entry["methods"] for entry in again["earlier"]] == [["plain"]]
-    other = written("--methods", "plain", "--seed", "5")  # another study: nothing to add to
+    with pytest.raises(InvalidInput) as error:  # another study: nothing to add to
+        written("--methods", "plain", "--seed", "5")
+    assert str(error.value) == (
+        f"The '{tmp_path / 'results/image_ood/image_ood.json'}' of the command must be a result of the "
+        "settings asked for. Got seed 0 where 5 is asked for instead. Give another --out, or --force to run "
+        "it again and replace the file."
+    )
+    other = written("--methods", "plain", "--seed", "5", "--force")
     assert [row["method"] for row in other["rows"]] == ["plain"]
+    assert "--force" not in other["provenance"]["command"]
+
+
+def _fake(monkeypatch, rows_of):
+    """``main`` with rows instead of trainings; ``rows_of(spec)`` are rows and programs that failed."""
+    sets = {name: SimpleNamespace(y_train=torch.zeros(100)) for name in NAMES}
+    monkeypatch.setattr(image_ood, "read", lambda folder: sets)
+    monkeypatch.setattr(image_ood, "_side_by_side", lambda spec, given, device: rows_of(spec))
+
+
+def _main(out, *more: str) -> dict:
+    image_ood.main(["--out", str(out), "--workers", "2", "--device", "cpu", "--epochs", "20", *more])
+    return json.loads((out / "results/image_ood/image_ood.json").read_text())
+
+
+def origins(record: dict) -> dict:
+    """Which run each row is from, by the file's own word."""
+    found = {(row["train_on"], row["method"]): record["provenance"]["commit"] for row in record["rows"]}
+    for entry in record["earlier"]:
+        for home in entry["train_on"]:
+            for method in entry["methods"]:
+                assert (home, method) in found
+                found[home, method] = entry["provenance"]["commit"]
+    return found
+
+
+def test_every_row_is_attributed_to_the_run_that_made_it(tmp_path, monkeypatch):
+    now = []
+
+    def rows_of(spec):
+        made = [{**row(m, home), "by": now[-1]} for home in spec.train_on for m in spec.methods]
+        return made, []
+
+    _fake(monkeypatch, rows_of)
+    monkeypatch.setattr(image_ood.Study, "provenance", lambda self, seeds: {"commit": now[-1]})
+    for name, more in (
+        ("P1", ["--methods", "lrt", "flow"]),
+        ("P2", ["--methods", "dense"]),
+        ("P3", ["--methods", "lrt"]),
+        ("P4", ["--methods", "dropout"]),
+        ("P5", ["--methods", "lrt", "dense", "--train-on", "mnist"]),
+        ("P6", ["--methods", "dropout", "--train-on", "kmnist"]),
+    ):
+        now.append(name)
+        record = _main(tmp_path, *more)
+        by = {(r["train_on"], r["method"]): r["by"] for r in record["rows"]}
+        assert origins(record) == by
+        if name == "P4":
+            assert {method: of for (_, method), of in by.items()} == {
+                "lrt": "P3",
+                "flow": "P1",
+                "dense": "P2",
+                "dropout": "P4",
+            }
+    assert record["spec"]["train_on"] == list(NAMES)
+    assert len(record["rows"]) == 12
+    assert by["mnist", "lrt"] == "P5"
+    assert by["fmnist", "lrt"] == "P3"
+
+
+def test_rows_go_only_when_new_ones_replace_them(tmp_path, monkeypatch):
+    """A worker that fails, and a run on one data set of three."""
+    _fake(monkeypatch, lambda spec: ([row(m, h) for h in spec.train_on for m in spec.methods], []))
+    _main(tmp_path, "--methods", "lrt", "dense")
+    path = tmp_path / "results/image_ood/image_ood.json"
+    before = path.read_text()
+    _fake(monkeypatch, lambda spec: ([], ["lrt"]))
+    assert len(_main(tmp_path, "--methods", "lrt")["rows"]) == 6
+    assert path.read_text() == before
+    _fake(monkeypatch, lambda spec: ([row("lrt")], ["lrt", "flow"]))
+    record = _main(tmp_path, "--methods", "lrt", "flow")
+    assert len(record["rows"]) == 6
+    assert record["missing"] == ["flow"]
+    _fake(monkeypatch, lambda spec: ([{**row("lrt", h), "new": 1} for h in spec.train_on], []))
+    record = _main(tmp_path, "--methods", "lrt", "--train-on", "mnist")
+    assert len(record["rows"]) == 6
+    assert [r["train_on"] for r in record["rows"] if "new" in r] == ["mnist"]
 
 
 def test_a_plain_network_is_the_first_member_of_its_ensemble(folder):

@@ -125,6 +125,7 @@ def refit_pruned(
     *,
     settings: Settings,
     rates: Sequence[float] | None = None,
+    seeds: Sequence[int] | None = None,
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Run:
@@ -132,13 +133,15 @@ def refit_pruned(
 
     ``networks`` are trained ones of one shape, of :func:`~sparsebnn.baselines.deterministic.plain_mlp` or the
     like; the same network may stand there several times. ``rates`` are learning rates, one per network, if
-    they differ. ``options`` go to ``train``, whose :class:`Run` this returns.
+    they differ, ``seeds`` likewise. ``options`` go to ``train``, whose :class:`Run` this returns.
     """
     plain = [network for network in networks if isinstance(network, Deterministic)]
     if not plain or len(plain) != len(networks):
         raise invalid("networks", "refit_pruned", "deterministic networks", f"{len(networks)} others")
     if len(densities) != len(plain):
         raise invalid("densities", "refit_pruned", f"one per network ({len(plain)})", len(densities))
+    if seeds is not None and len(seeds) != len(plain):
+        raise invalid("seeds", "refit_pruned", f"one per network ({len(plain)})", len(seeds))
     each = [magnitude_masks(network, share) for network, share in zip(plain, densities)]
     varied: dict[str, Any] = {name: torch.stack([masks[name] for masks in each]) for name in each[0]}
     if rates is not None:
@@ -147,7 +150,7 @@ def refit_pruned(
         Pruned(plain[0]),
         data,
         settings=settings,
-        replicates=len(plain),
+        replicates=len(plain) if seeds is None else list(seeds),
         vary=varied,
         callbacks=[_Continue(plain), *callbacks],
         **options,

@@ -68,6 +68,4 @@ def _by_name(name: str, root: Path | None, download: bool) -> Dataset:
 
 
 def _checked(name: str, path: Path) -> Dataset:
-    arrays = read(path)
-    verify(name, arrays, path)
-    return as_dataset(name, arrays, CATALOGUE[name].class_names)
+    return as_dataset(name, verify(name, read(path), path), CATALOGUE[name].class_names)

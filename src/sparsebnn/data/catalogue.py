@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsebnn.data.files import ARRAYS, IDX_FILES, Arrays, DataError, idx_bytes
+from sparsebnn.data.files import ARRAYS, IDX_FILES, Arrays, DataError, as_bytes, idx_bytes
 
 __all__ = ["CATALOGUE", "Entry", "verify"]
 
@@ -65,12 +65,21 @@ CATALOGUE = {
 }
 
 
-def verify(name: str, arrays: Arrays, path: Path) -> None:
-    """Complain when the arrays found at ``path`` are not those that were published under the name."""
-    entry = CATALOGUE[name]
+def verify(name: str, arrays: Arrays, path: Path) -> Arrays:
+    """The arrays found at ``path`` as bytes; complain when they are not those published under the name."""
+    entry, found = CATALOGUE[name], {}
+    advice = "Replace it, or load it by its path instead of by name."
     for array, expected in entry.sha256.items():
-        if hashlib.sha256(idx_bytes(arrays[array])).hexdigest() != expected:
+        whole = as_bytes(arrays[array])
+        if whole is None:
+            raise DataError(
+                f"{path} does not hold {entry.title}: its {array} of {arrays[array].dtype} are not whole "
+                f"numbers from 0 to 255. {advice}"
+            )
+        if hashlib.sha256(idx_bytes(whole)).hexdigest() != expected:
             raise DataError(
                 f"{path} does not hold {entry.title}: its {array} differ from the published rows (SHA-256). "
-                "Replace it, or load it by its path instead of by name."
+                f"{advice}"
             )
+        found[array] = whole
+    return found

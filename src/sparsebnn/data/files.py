@@ -24,6 +24,7 @@ __all__ = [
     "IDX_FILES",
     "Arrays",
     "DataError",
+    "as_bytes",
     "as_dataset",
     "holds_data",
     "idx_bytes",
@@ -54,6 +55,20 @@ def idx_bytes(array: np.ndarray) -> bytes:
     """
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + np.ascontiguousarray(array, dtype=np.uint8).tobytes()
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray | None:
+    """The same numbers in uint8; None when that would change them.
+
+    >>> as_bytes(np.array([0, 255])), as_bytes(np.array([0, 256])), as_bytes(np.array([0.5]))
+    (array([  0, 255], dtype=uint8), None, None)
+    """
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.integer) and not np.issubdtype(array.dtype, np.floating):
+        return None
+    good = (array >= 0) & (array <= 255) & (array == np.floor(array))
+    return array.astype(np.uint8) if bool(good.all()) else None
 
 
 def parse_idx(content: bytes, path: Path) -> np.ndarray:

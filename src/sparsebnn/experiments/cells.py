@@ -2,7 +2,8 @@
 
 A cell's file is ``results/<study>/<stem>.json``. A run of some of its replicates leaves a part,
 ``<stem>.0-4.json``; when the parts hold every replicate of the cell they are merged and removed. Two runs
-belong to the same cell when their ``settings`` are equal, letter for letter.
+belong to the same cell when their ``settings`` are equal, letter for letter; a file of other settings is
+never replaced without being asked to. A replicate that stopped has no row: ``stopped_seeds`` names it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,21 @@ from sparsebnn.experiments.provenance import write_json
 __all__ = [
     "Job",
     "absorb",
+    "check",
+    "check_same",
     "finished",
+    "forget",
+    "held",
     "locked",
     "merged",
+    "others",
     "read_results",
     "seed_label",
+    "seeds_in",
     "seeds_of",
+    "set_aside",
     "stored",
+    "without",
 ]
 
 Result = dict[str, Any]
@@ -66,15 +76,29 @@ def seeds_of(text: str, first: int = 0) -> tuple[list[int], bool]:
             if int(text) < 1:
                 raise ValueError
             return list(range(first, first + int(text))), False
-        seeds: list[int] = []
-        for piece in text.split(","):
-            low, _, high = piece.partition("-")
-            seeds += range(int(low), int(high or low) + 1)
+        seeds = _listed(text, ",")
     except ValueError:
         raise invalid("--replicates", owner, expected, repr(text)) from None
     if not seeds or len(set(seeds)) != len(seeds):
         raise invalid("--replicates", owner, expected, repr(text))
     return sorted(seeds), True
+
+
+def _listed(text: str, between: str) -> list[int]:
+    seeds: list[int] = []
+    for piece in text.split(between):
+        low, _, high = piece.partition("-")
+        seeds += range(int(low), int(high or low) + 1)
+    return seeds
+
+
+def seeds_in(label: str) -> list[int]:
+    """Seeds meant by a :func:`seed_label`.
+
+    >>> seeds_in("0-2_5")
+    [0, 1, 2, 5]
+    """
+    return _listed(label, "_")
 
 
 def seed_label(seeds: Sequence[int]) -> str:
@@ -140,18 +164,109 @@ def finished(folder: Path, job: Job) -> list[tuple[Path, Result]]:
     ]
 
 
+def others(folder: Path, job: Job) -> list[tuple[Path, Result]]:
+    """Those that were made with other settings: what a run of the job would mix with or replace."""
+    mine = {path for path, _ in finished(folder, job)}
+    return [(path, content) for path, content in stored(folder, job.stem) if path not in mine]
+
+
+def check_same(path: Path, there: Any, asked: Any) -> None:
+    """Complain when a result file is not of what is asked for: it must not be replaced without a word."""
+    there, asked = (json.loads(json.dumps(each)) for each in (there, asked))
+    found = _difference(there, asked)
+    if found:
+        advice = "Give another --out, or --force to run it again and replace the file."
+        raise invalid(str(path), "the command", "a result of the settings asked for", found, advice)
+
+
+def check(folder: Path, job: Job) -> None:
+    """Complain of the cell's files that were made with other settings."""
+    for path, content in others(folder, job):
+        there = {"dataset": content["dataset"], **content["settings"]}
+        check_same(path, there, {"dataset": job.dataset, **job.settings()})
+
+
+def _difference(there: Any, asked: Any, name: str = "") -> str:
+    """The first place where two records differ, in words; nothing if they do not."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        for key in dict.fromkeys([*asked, *there]):
+            own, other = there.get(key, "nothing"), asked.get(key, "nothing")
+            found = _difference(own, other, f"{name}.{key}".strip("."))
+            if found:
+                return found
+        return ""
+    return "" if there == asked else f"{name} {there} where {asked} is asked for"
+
+
+def _gone(content: Result) -> dict[int, str]:
+    """Seeds that a run was asked for and has no row of, and why they stopped."""
+    return dict(zip(content.get("stopped_seeds", []), content["stopped"]))
+
+
+def held(folder: Path, job: Job) -> tuple[set[int], dict[int, str]]:
+    """Seeds whose rows are there, and those that have none because they stopped."""
+    files = [content for _, content in finished(folder, job)]
+    rows = {row["seed"] for content in files for row in content["replicates"]}
+    return rows, {s: why for content in files for s, why in _gone(content).items() if s not in rows}
+
+
+def set_aside(path: Path, folder: Path) -> None:
+    """Move a result file out of the way of the one that will replace it, under a number of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{path.stem}.{len(list(folder.glob(f'{path.stem}.*.json')))}.json"
+    shutil.move(path, kept)
+    print(f"{path.name}: what it had is kept as {kept}", flush=True)
+
+
+def without(content: Result, seeds: Sequence[int]) -> Result | None:
+    """A result less some of its seeds; None when nothing is left.
+
+    Its seconds and its history stay those of the run that made it, with all its seeds.
+    """
+    gone = _gone(content)
+    if not set(seeds) & {*gone, *(row["seed"] for row in content["replicates"])}:
+        return content
+    left = {**content, "replicates": [row for row in content["replicates"] if row["seed"] not in seeds]}
+    gone = {seed: why for seed, why in gone.items() if seed not in seeds}
+    left["stopped_seeds"], left["stopped"] = list(gone), list(gone.values())
+    if "parts" in content:
+        parts = [{**part, "seeds": [s for s in part["seeds"] if s not in seeds]} for part in content["parts"]]
+        left["parts"] = [part for part in parts if part["seeds"]]
+    return left if left["replicates"] or gone else None
+
+
+def forget(folder: Path, runs: Path, job: Job, seeds: Sequence[int]) -> None:
+    """Drop what is finished or begun of these seeds; others stay.
+
+    What the files had is kept under ``runs``: a run that is forced and then fails costs nothing.
+    """
+    for path, content in finished(folder, job):
+        left = without(content, seeds)
+        if left is not content:
+            set_aside(path, runs / "replaced")
+            if left is not None:
+                write_json(path, left)
+    for begun in runs.glob(f"{job.stem}.*.{job.key()}"):
+        if set(seeds_in(begun.name.split(".")[-2])) <= set(seeds):
+            shutil.rmtree(begun)
+
+
 def absorb(folder: Path, job: Job, seeds: Sequence[int]) -> Path | None:
-    """Merge the cell's files when together they hold all ``seeds``; parts that were merged are removed."""
+    """Merge the cell's files when together they hold all ``seeds``; parts that were merged are removed.
+
+    Parts beside the cell's own file are added to it, whatever seeds they are. A seed that stopped is held:
+    there is no more to wait for.
+    """
     whole, files = folder / f"{job.stem}.json", finished(folder, job)
-    held = {row["seed"] for _, content in files for row in content["replicates"]}
-    if not set(seeds) <= held:
+    complete = set(seeds) <= set().union(*held(folder, job))
+    if not complete and whole not in {path for path, _ in files}:
         return None
     if [path for path, _ in files] != [whole]:
         write_json(whole, merged([content for _, content in files]))
         for path, _ in files:
             if path != whole:
                 path.unlink(missing_ok=True)
-    return whole
+    return whole if complete else None
 
 
 def merged(parts: Sequence[Result]) -> Result:
@@ -166,7 +281,10 @@ def merged(parts: Sequence[Result]) -> Result:
         content[name] = round(sum(part[name] for part in parts), 3)
     content["parts"] = [piece for part in parts for piece in part.get("parts") or [_origin(part)]]
     content["history"] = _average_history(parts)
-    content["stopped"] = [entry for part in parts for entry in part["stopped"]]
+    # One that stopped and was run again with success has its row.
+    gone = {s: why for part in parts for s, why in _gone(part).items() if s not in rows}
+    nameless = [why for part in parts for why in part["stopped"][len(_gone(part)) :]]
+    content["stopped_seeds"], content["stopped"] = list(gone), [*gone.values(), *nameless]
     content["replicates"] = [rows[seed] for seed in sorted(rows)]
     return content
 
@@ -187,13 +305,13 @@ def _average_history(parts: Sequence[Result]) -> list[Result]:
                 for one, part in zip(entries, parts)
                 if one.get(name) is not None
             ]
-            if pairs:
+            if sum(weight for _, weight in pairs):
                 entry[name] = sum(value * weight for value, weight in pairs) / sum(w for _, w in pairs)
         averaged.append(entry)
     return averaged
 
 
 def read_results(folder: Path, stems: Sequence[str]) -> dict[str, Result]:
-    """The whole cells that are there, by stem."""
+    """The whole cells that are there, by stem; one whose every replicate stopped has nothing to show."""
     found = {stem: _read(folder / f"{stem}.json") for stem in stems}
-    return {stem: content for stem, content in found.items() if content is not None}
+    return {stem: content for stem, content in found.items() if content and content.get("replicates", True)}

@@ -127,15 +127,25 @@ class Runner:
         return failed
 
     def _missing(self, job: Job) -> list[int]:
-        held = {r["seed"] for _, c in cells.finished(self.results, job) for r in c["replicates"]}
-        return [seed for seed in self.seeds if seed not in held]
+        held, gone = cells.held(self.results, job)
+        # The same seed would stop again: it takes --force to try.
+        return [seed for seed in self.seeds if seed not in {*held, *gone}]
+
+    def _short(self, job: Job) -> str:
+        """What there is to say of a cell some of whose seeds stopped; nothing when none did."""
+        gone = {seed: why for seed, why in cells.held(self.results, job)[1].items() if seed in self.seeds}
+        if not gone:
+            return ""
+        there = f"{len(self.seeds) - len(gone)} of {len(self.seeds)} replicates"
+        again = "Run it again with --force, or other seeds with --replicates."
+        return f"not finished, {there}. {' '.join(gone.values())} {again}"
 
     def _cell(self, number: int, job: Job) -> None:
         place = f"[{number + 1}/{len(self.todo)}]"
         missing = self._missing(job)
         if not missing:
             self._absorb(job)
-            print(f"{place} {job.stem}: already there", flush=True)
+            print(f"{place} {job.stem}: {self._short(job) or 'already there'}", flush=True)
             return
         if self.live:
             left = self._left(number)
@@ -149,18 +159,23 @@ class Runner:
         self._spent += time.perf_counter() - began
         self._paid += self._cost(job)
         print(f"{place} {job.stem}: {_line(result)}{self._left(number + 1)}", flush=True)
+        if self._short(job):
+            print(f"{place} {job.stem}: {self._short(job)}", flush=True)
 
     def _absorb(self, job: Job) -> None:
         with cells.locked(self.runs / f".{job.stem}.merge.lock"):
             cells.absorb(self.results, job, self.whole if self.partial else self.seeds)
 
-    def clear(self) -> None:
-        """Forget what is finished or begun of these cells."""
+    def prepare(self) -> None:
+        """Before anything is done: complain of files with other settings, or under ``--force`` make room."""
         for job in self.todo:
-            for path, _ in cells.finished(self.results, job):
-                path.unlink()
-            for folder in self.runs.glob(f"{job.stem}.*.{job.key()}"):
-                shutil.rmtree(folder)
+            if not self.given.force:
+                cells.check(self.results, job)
+                continue
+            for path, _ in cells.others(self.results, job):
+                cells.set_aside(path, self.runs / "replaced")
+            if not self.given.merge:
+                cells.forget(self.results, self.runs, job, self.seeds)
 
     def merge(self) -> None:
         """Only put parts together that are there."""
@@ -224,14 +239,12 @@ class Runner:
         device = run.batches.x.device
         x, y = evaluation.test_rows(data, job.cell, device)
         rows = []
+        gone = {stopped.replicate for stopped in run.stopped}
         for k, seed in enumerate(run.seeds):
+            if k in gone:
+                continue  # what is left of it is no result; 'stopped' tells where and why
             network = run.replicas.unstack(k).network
-            try:
-                measured = self._measured(job, network, x, y, seed)
-            except InvalidInput:
-                if k not in {stopped.replicate for stopped in run.stopped}:
-                    raise
-                continue  # it stopped with values that are not numbers; 'stopped' tells where
+            measured = self._measured(job, network, x, y, seed)
             rows.append({"seed": seed, "prediction_seed": seed, **measured})
             if folder is not None:
                 saving.save(network, folder / f"network-{seed}.safetensors", seed=seed, cell=job.stem)
@@ -250,6 +263,7 @@ class Runner:
             "compile_seconds": round(run.compile_seconds, 3),
             "evaluation_seconds": round(time.perf_counter() - began + trace.seconds, 3),
             "stopped": [str(stopped) for stopped in run.stopped],
+            "stopped_seeds": [stopped.seed for stopped in run.stopped],
             "replicates": rows,
             "history": history(run, trace),
         }
@@ -282,7 +296,7 @@ def _line(result: Result) -> str:
     parts.append(f"density {statistics.fmean(row['density'] for row in result['replicates']):.3f}")
     names = ("train", "compile", "evaluation")
     parts.append(", ".join(f"{name} {result[f'{name}_seconds']:.1f} s" for name in names))
-    return "  ".join([*parts, *result["stopped"]])
+    return "  ".join(parts)
 
 
 def load_network(folder: Path, job: Job, seed: int) -> torch.nn.Module:
@@ -312,7 +326,7 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="handwritten digits, two replicates: minutes on two cores")
     resume = argparse.BooleanOptionalAction
     add("--resume", action=resume, default=True, help="go on from checkpoints (default)")
-    add("--force", action="store_true", help="run finished cells again")
+    add("--force", action="store_true", help="run finished seeds again; replace files of other settings")
     add("--merge", action="store_true", help="only merge parts that are there")
     add("--trace", type=int, default=10, help="epochs between two looks at the test accuracy; 0: none")
     add("--checkpoint-seconds", type=float, default=120.0, help="seconds between two checkpoints")
@@ -341,11 +355,10 @@ def execute(
 ) -> None:
     """Run, or merge, or hand over to workers first; leaves with status 1 when a cell failed."""
     runner = kind(study, given, todo, words)
+    runner.prepare()
     if given.merge:
         runner.merge()
         return
-    if given.force:
-        runner.clear()
     if given.workers > 1:
         runner.fetch()
         _work(study, given, list(sys.argv[1:] if argv is None else argv))

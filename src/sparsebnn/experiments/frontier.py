@@ -1,6 +1,7 @@
 """Beyond the paper: accuracy, density and calibration under the recommended recipe.
 
-Five stages, each of which leaves its files and skips what is there:
+Five stages, each of which leaves its files and skips what is there; a file of other settings is an error
+before the first stage begins, or replaced by ``--force``:
 
 ``choose``
     settings on validation rows, ``results/frontier/choose-<dataset>-<architecture>-<method>.json``
@@ -35,6 +36,7 @@ from torch import Tensor, nn
 from sparsebnn import data as datasets
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import (
+    cells,
     classification,
     evaluation,
     frontier_choose,
@@ -42,6 +44,7 @@ from sparsebnn.experiments import (
     frontier_picture,
     frontier_plan,
     frontier_report,
+    frontier_tried,
     provenance,
 )
 from sparsebnn.experiments.cells import Job, Result
@@ -55,6 +58,7 @@ __all__ = ["METHODS", "STAGES", "Final", "main"]
 
 STAGES = ("choose", "final", "densities", "targets", "page")
 METHODS = ("lrt", "flow", "pruned")
+_CURVES = {"densities": METHODS, "targets": ("lrt", "flow")}
 _NAME = "frontier"
 _CLAIM = "Beyond the paper: accuracy, density and calibration under the recommended recipe."
 
@@ -136,11 +140,28 @@ def _data(given: argparse.Namespace, name: str) -> datasets.Dataset:
     return datasets.load(name, root=given.data)
 
 
+def _check(given: argparse.Namespace) -> None:
+    """Complain of files with other settings before the first stage begins, as far as they can be known.
+
+    What is chosen anew decides what later stages ask for: they then look for themselves.
+    """
+    if "choose" in given.stage and any([frontier_tried.check(given, *c) for c in _cells(given, METHODS)]):
+        return
+    if given.force:
+        return
+    if "final" in given.stage:
+        for job in _jobs(given):
+            cells.check(Path(given.out) / "results" / _NAME, job)
+    for stage in (stage for stage in given.stage if stage in _CURVES):
+        for place in _cells(given, _CURVES[stage]):
+            path = frontier_plan.file_of(given, frontier_curve.stem(*place, stage))
+            frontier_curve.finished(path, frontier_curve.plan(given, *place, stage))
+
+
 def _choose(given: argparse.Namespace) -> None:
     for dataset, architecture, method in _cells(given, METHODS):
-        path = frontier_plan.file_of(given, frontier_choose.stem(dataset, architecture, method))
-        if path.exists() and not given.force:
-            print(f"{path.stem}: already there")
+        if not frontier_tried.check(given, dataset, architecture, method):
+            print(f"{frontier_tried.stem(dataset, architecture, method)}: already there")
             continue
         path = frontier_choose.run(given, _data(given, dataset), dataset, architecture, method)
         print(f"Wrote {path}.", flush=True)
@@ -158,23 +179,24 @@ def _jobs(given: argparse.Namespace) -> list[Job]:
     return made
 
 
-def _words(job: Job) -> list[str]:
-    where = ["--datasets", job.dataset, "--architectures", job.cell.architecture]
-    return ["--stage", "final", *where, "--methods", job.cell.method]
-
-
 def _final(given: argparse.Namespace, argv: Sequence[str] | None) -> None:
+    def words(job: Job) -> list[str]:
+        where = ["--datasets", job.dataset, "--architectures", job.cell.architecture]
+        other = ["--chosen-on", given.chosen_on] if given.chosen_on != frontier_plan.CHOSEN_ON else []
+        return ["--stage", "final", *where, "--methods", job.cell.method, *other]
+
     own = [*(sys.argv[1:] if argv is None else argv), "--stage", "final"]
-    classification.execute(_NAME, given, _jobs(given), _words, own, _Runner)
+    classification.execute(_NAME, given, _jobs(given), words, own, _Runner)
 
 
 def _curves(given: argparse.Namespace, stage: str) -> None:
-    for dataset, architecture, method in _cells(given, METHODS if stage == "densities" else ("lrt", "flow")):
+    for dataset, architecture, method in _cells(given, _CURVES[stage]):
         path = frontier_plan.file_of(given, frontier_curve.stem(dataset, architecture, method, stage))
-        if path.exists() and not given.force:
+        asked = frontier_curve.plan(given, dataset, architecture, method, stage)
+        if not given.force and frontier_curve.finished(path, asked):
             print(f"{path.stem}: already there")
             continue
-        content = frontier_curve.run(given, _data(given, dataset), dataset, architecture, method, stage)
+        content = frontier_curve.run(given, _data(given, dataset), asked)
         provenance.write_json(path, provenance.rounded(content))
         print(frontier_report.curve_lines(content))
         print(f"Wrote {path}.", flush=True)
@@ -190,9 +212,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--architectures", nargs="+", choices=ARCHITECTURES, default=["fc"], help="default fc")
     add("--methods", nargs="+", choices=METHODS, help="default lrt flow, and pruned for densities")
     add("--programs", type=int, nargs="+", help="choose: which of the cell's programs (from 0; default all)")
-    add("--seeds", type=int, default=2, help="choose, targets: seeds per candidate or target (default 2)")
+    each = "choose, targets: seeds per candidate or target (default %(default)s)"
+    add("--seeds", type=int, default=frontier_plan.SEEDS, help=each)
     add("--choose-draws", type=int, help="choose: draws of each predictor (default 20)")
-    add("--chosen-on", default="kmnist", help="whose choice serves a data set without one (default kmnist)")
+    on = frontier_plan.CHOSEN_ON
+    add("--chosen-on", default=on, help=f"whose choice serves a data set without one (default {on})")
     add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")
     parser.set_defaults(trace=0)
     given = classification.complete(parser.parse_args(argv))
@@ -200,13 +224,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in given.datasets:
         check_choice(name, [*classification.DATASETS, "digits"], "--datasets", "the command")
     given.methods = given.methods or list(METHODS)
-    given.choose_draws = given.choose_draws or (5 if given.quick else 20)
+    given.choose_draws = given.choose_draws or frontier_plan.CHOOSE_DRAWS[given.quick]
     return given
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the stages asked for."""
     given = _options(argv)
+    _check(given)
     if "choose" in given.stage:
         _choose(given)
     if "final" in given.stage:

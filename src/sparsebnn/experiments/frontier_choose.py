@@ -26,7 +26,18 @@ from torch import Tensor
 from sparsebnn import data as datasets
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments import evaluation, frontier_plan, frontier_pruned, provenance
-from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, Program, cell_of, most_density
+from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, Program, most_density
+from sparsebnn.experiments.frontier_tried import (
+    base_of,
+    held_out_rows,
+    interrupted,
+    part_file,
+    part_of,
+    program_of,
+    stem,
+    to_do,
+    together,
+)
 from sparsebnn.experiments.lbbnn_schedule import split
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
@@ -34,20 +45,9 @@ from sparsebnn.training import Run, train
 
 __all__ = ["choose", "chosen", "run", "table"]
 
-_HELD_OUT = {"digits": 300}
-_IMAGES_HELD_OUT = 10_000
 _ERRORS = ("accuracy", "nll", "ece")
 # The validation rows choose how sharp both predictors are.
 _FITTED = dict.fromkeys(evaluation.MODELS)
-
-
-def held_out_rows(dataset: str) -> int:
-    """How many of the last training rows are validation rows."""
-    return _HELD_OUT.get(dataset, _IMAGES_HELD_OUT)
-
-
-def stem(dataset: str, architecture: str, method: str) -> str:
-    return f"choose-{dataset}-{architecture}-{method}"
 
 
 def run(
@@ -55,75 +55,73 @@ def run(
 ) -> Path:
     """Train what is tried for a cell, measure it on the validation rows, take one by the rule; its file.
 
-    A program's rows are kept as soon as they are there, and an interrupted run goes on after them.
+    A program's rows are kept as soon as they are there, and an interrupted run goes on after them. With
+    ``--programs`` the choice is among the programs tried so far, which the file names in ``parts``; a later
+    run of others adds to it.
     """
     began = time.perf_counter()
-    of_method = "lrt" if method == "pruned" else method
-    base = cell_of(architecture, of_method, dataset, given.quick, given.epochs)
+    base = base_of(given, dataset, architecture, method)
     programs = frontier_plan.programs_of(architecture, method, dataset, given.quick)
-    if given.programs:
-        programs = tuple(programs[i] for i in given.programs)
-    parts = []
-    for number, program in enumerate(programs):
-        label = f"choose {dataset}-{architecture}-{method} [{number + 1}/{len(programs)}]"
-        path = frontier_plan.file_of(given, f"parts/{stem(dataset, architecture, method)}.{number}")
-        parts.append((path, _part(path, given, data, dataset, base, program, method, label)))
-    rows = [row for _, part in parts for row in part["rows"]]
+    todo, old = to_do(given, dataset, architecture, method)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    parts: dict[int, dict[str, Any]] = {}
+    if old is not None:
+        parts = {part["program"]: part for part in old["parts"] if part["program"] not in todo}
+        rows = {i: [r for r in old["rows"] if program_of(r, programs) == i] for i in parts}
+    for number, i in enumerate(todo):
+        label = f"choose {dataset}-{architecture}-{method} [{number + 1}/{len(todo)}]"
+        of = part_of(given, dataset, architecture, method, programs[i])
+        part = _part(given, data, base, programs[i], i, of, label)
+        rows[i], parts[i] = part["rows"], part["trained"]
+    tried = sorted(parts)
+    found = [row for i in tried for row in rows[i]]
     most, held = most_density(architecture, dataset), held_out_rows(dataset)
-    winner = choose(rows, most, held)
-    print(table(rows, winner))
-    fields = [field.name for field in dataclasses.fields(Candidate)]
+    winner = choose(found, most, held)
+    print(table(found, winner))
+    made = together([parts[i] for i in tried])
+    partly = tried if len(tried) < len(programs) else None
+    seconds = time.perf_counter() - began + (0.0 if old is None else old["seconds"])
     content = {
-        **frontier_plan.record(given, "choose", dataset, architecture, method, _together(parts)),
+        **frontier_plan.record(given, "choose", dataset, architecture, method, made, partly),
         "settings": base.record(),
         "held_out": held,
         "most_density": most,
         "seeds_each": given.seeds,
+        "seed": given.seed,
         "draws": given.choose_draws,
-        "chosen": {name: rows[winner][name] for name in fields},
-        "seconds": round(time.perf_counter() - began, 1),
-        "rows": rows,
+        "chosen": {field.name: found[winner][field.name] for field in dataclasses.fields(Candidate)},
+        "seconds": round(seconds, 1),
+        "rows": found,
     }
     written = write(given, content)
-    for path, _ in parts:
-        path.unlink()
+    for i in todo:
+        part_file(given, i, dataset, architecture, method).unlink()
     with contextlib.suppress(OSError):  # another cell's parts are still there
-        parts[0][0].parent.rmdir()
+        (written.parent / "parts").rmdir()
     return written
 
 
 def _part(
-    path: Path,
     given: argparse.Namespace,
     data: datasets.Dataset,
-    dataset: str,
     base: Cell,
     program: Program,
-    method: str,
+    i: int,
+    of: dict[str, Any],
     label: str,
 ) -> dict[str, Any]:
     """One program's rows: as an interrupted run of the same left them, or trained now and kept."""
-    of = {"settings": base.record(), "program": dataclasses.asdict(program), "method": method}
-    of |= {"seeds": given.seeds, "draws": given.choose_draws, "seed": given.seed, "dataset": dataset}
-    of = json.loads(json.dumps(of))
-    if path.exists() and not given.force:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["of"] == of:
-            print(f"{label}: already there", flush=True)
-            return kept
-    train_program = _pruned_program if method == "pruned" else _program
-    setup = _Setup.of(given, data, dataset, base, program)
+    kept = interrupted(given, i, of)
+    if kept is not None:
+        print(f"{label}: already there", flush=True)
+        return kept
+    train_program = _pruned_program if of["method"] == "pruned" else _program
+    setup = _Setup.of(given, data, of["dataset"], base, program)
     rows, runs = train_program(given, setup, program, label)
-    part = {"of": of, "rows": rows, "trained": frontier_plan.spent(runs)}
-    provenance.write_json(path, part)
+    trained = {"program": i, "commit": provenance.commit(), **frontier_plan.spent(runs)}
+    part = {"of": of, "rows": rows, "trained": trained}
+    provenance.write_json(part_file(given, i, of["dataset"], of["architecture"], of["method"]), part)
     return part
-
-
-def _together(parts: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any]:
-    """Programs as one: the first one's device, seconds summed."""
-    each = [part["trained"] for _, part in parts]
-    seconds = {n: round(sum(one[n] for one in each), 3) for n in ("train_seconds", "compile_seconds")}
-    return {**each[0], **seconds, "stopped": [entry for one in each for entry in one["stopped"]]}
 
 
 _Found = tuple[list[dict[str, Any]], list[Run]]
@@ -177,7 +175,7 @@ def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: 
             **frontier_plan.train_options(given),
         )
         images, labels = setup.held_out_on(trained)
-        gone = {stopped.replicate for stopped in trained.stopped}
+        gone = frontier_plan.gone(trained)
         rows: list[dict[str, Any]] = []
         for c, candidate in enumerate(program.candidates):
             own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
@@ -193,13 +191,15 @@ def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: 
 def _pruned_program(given: argparse.Namespace, setup: _Setup, program: Program, label: str) -> _Found:
     """The same for magnitude pruning, at the cell's density."""
     made, rates = setup.made, [candidate.rate for candidate in setup.each]
-    dense, cut = frontier_pruned.trained(given, setup.rows, made, rates, [setup.target], label)
+    seeds = range(given.seed, given.seed + len(rates))
+    dense, cut = frontier_pruned.trained(given, setup.rows, made, rates, seeds, [setup.target], label)
     images, labels = setup.held_out_on(cut)
-    measured = [evaluation.evaluate(network, images, labels, made, 1, 0, _FITTED) for network in cut.networks]
+    gone = frontier_plan.gone(dense) | frontier_plan.gone(cut)
     rows = []
     for c, candidate in enumerate(program.candidates):
-        own = slice(c * given.seeds, (c + 1) * given.seeds)
-        rows.append(_row(candidate, "refitted", dense.seeds[own], measured[own]))
+        own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
+        found = [evaluation.evaluate(cut.networks[k], images, labels, made, 1, 0, _FITTED) for k in own]
+        rows += [_row(candidate, "refitted", [dense.seeds[k] for k in own], found)] if found else []
     return rows, [dense, cut]
 
 

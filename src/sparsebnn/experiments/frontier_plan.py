@@ -31,6 +31,9 @@ __all__ = ["AVERAGES", "Candidate", "Lines", "Program", "TARGETS", "cell_of", "m
 
 TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
 AVERAGES = ("free", "refitted")
+# Defaults of the command: seeds per candidate, draws per predictor of a choice (in full, quick), whose
+# choice serves a data set without one.
+SEEDS, CHOOSE_DRAWS, CHOSEN_ON = 2, (20, 5), "kmnist"
 # The most density a cell may have: this part of the paper's.
 _PART = {"fc": 3.0, "lenet": 5.0}
 # The digits are ours: no figure of the paper to divide.
@@ -261,6 +264,43 @@ def of_state(row: dict[str, Any], average_of: str) -> dict[str, Any]:
     return own
 
 
+def seeds_over(seeds: Sequence[int], blocks: int) -> list[int]:
+    """Seeds of so many blocks one after the other, no two the same: each block's are moved by their reach.
+
+    >>> seeds_over([0, 1], 3), seeds_over([2, 5], 2)
+    ([0, 1, 2, 3, 4, 5], [2, 5, 6, 9])
+    """
+    reach = max(seeds) - min(seeds) + 1
+    return [seed + block * reach for block in range(blocks) for seed in seeds]
+
+
+def gone(run: Run) -> set[int]:
+    """Replicates that stopped: what is left of them is no result."""
+    return {stopped.replicate for stopped in run.stopped}
+
+
+def options_of(given: argparse.Namespace, stage: str, programs: Sequence[int] | None = None) -> list[str]:
+    """Words of a stage that differ from their defaults; ``programs`` of a choice that has not tried all."""
+    known: dict[str, tuple[Any, Any]] = {
+        "--epochs": (given.epochs, None),
+        "--seed": (given.seed, 0),
+    }
+    if stage == "choose":
+        known |= {"--programs": (programs, None), "--seeds": (given.seeds, SEEDS)}
+        known |= {"--choose-draws": (given.choose_draws, CHOOSE_DRAWS[given.quick])}
+    else:
+        known |= {"--replicates": (given.replicates, "2" if given.quick else "10")}
+        known |= {"--draws": (given.draws, 10 if given.quick else 100)}
+        known |= {"--chosen-on": (given.chosen_on, CHOSEN_ON), "--targets": (given.targets, None)}
+    if stage == "targets":
+        known |= {"--seeds": (given.seeds, SEEDS)}
+    words: list[str] = []
+    for option, (value, default) in known.items():
+        if value is not None and value != default:
+            words += [option, *map(str, value if isinstance(value, list | tuple) else [value])]
+    return words
+
+
 def spent(runs: Sequence[Run]) -> dict[str, Any]:
     """On what, how and how long trainings ran, and which replicates stopped."""
     return {
@@ -279,14 +319,14 @@ def record(
     architecture: str,
     method: str,
     trained: dict[str, Any],
+    programs: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Where a file's numbers come from. Folders are left out: they name a machine, not a result."""
     commit, source = provenance.commit_and_source()
     words = ["python", "-m", "sparsebnn.experiments.frontier", "--stage", stage]
     words += ["--quick"] if given.quick else []
     words += ["--datasets", dataset, "--architectures", architecture, "--methods", method]
-    words += ["--epochs", str(given.epochs)] if given.epochs else []
-    words += ["--seed", str(given.seed)] if given.seed else []
+    words += options_of(given, stage, programs)
     return {
         "experiment": "frontier",
         "stage": stage,

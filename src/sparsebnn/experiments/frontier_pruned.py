@@ -45,10 +45,11 @@ def trained(
     rows: tuple[Tensor, Tensor],
     made: Cell,
     rates: Sequence[float],
+    seeds: Sequence[int],
     targets: Sequence[float],
     label: str,
 ) -> tuple[Run, Run]:
-    """Networks before the cut, one per rate, and after it: for every target density all of them."""
+    """Networks before the cut, one per rate and seed, and after it: for every target density all of them."""
     first, second = phases(made)
     options = frontier_plan.train_options(given) | {"likelihood": Categorical(made.sizes[-1])}
     turn = frontier_plan.turn(given)
@@ -57,8 +58,7 @@ def trained(
             _plain(made),
             rows,
             settings=first,
-            replicates=len(rates),
-            seed=given.seed,
+            replicates=list(seeds),
             vary={"learning_rate": list(rates)},
             callbacks=[turn, Lines(f"{label}, dense", given.quiet)],
             **options,
@@ -70,7 +70,7 @@ def trained(
             rows,
             settings=second,
             rates=[rate for _ in targets for rate in rates],
-            seed=given.seed,
+            seeds=frontier_plan.seeds_over(seeds, len(targets)),
             callbacks=[turn, Lines(f"{label}, after the cut", given.quiet)],
             **options,
         )

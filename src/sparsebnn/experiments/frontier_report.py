@@ -34,7 +34,12 @@ _NONE = "–"
 
 
 def _read(path: Path) -> Result | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """A file, less the blocks whose every replicate stopped; None if it is not there or nothing is left."""
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if content is None or "rows" not in content:
+        return content if content is None or content.get("replicates", True) else None
+    rows = [row for row in content["rows"] if row.get("replicates", True)]
+    return {**content, "rows": rows} if rows else None
 
 
 def measures(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
@@ -316,7 +321,7 @@ def markdown(results: Path) -> str:
 def curve_lines(content: Result) -> str:
     """A curve for the terminal."""
     lines = [f"{'target':>7} {'density':>8} {'averaging':>9} {'median':>7} {'NLL':>7} {'ECE':>7}"]
-    for block in content["rows"]:
+    for block in (block for block in content["rows"] if block["replicates"]):
         names = ("density", "accuracy_average", "accuracy_median", "nll_median", "ece_median")
         d, a, m, n, e = (float(np.median(measures(block["replicates"], name))) for name in names)
         lines.append(f"{block['target']:>7g} {d:>8.4f} {a:>9.2f} {m:>7.2f} {n:>7.4f} {e:>7.4f}")

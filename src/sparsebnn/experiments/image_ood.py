@@ -8,8 +8,9 @@ that the opposite sign is the better detector.
 Run: ``python -m sparsebnn.experiments.image_ood --data FOLDER``, where FOLDER holds ``mnist.npz``,
 ``fmnist.npz`` and ``kmnist.npz`` with x_train, y_train, x_test, y_test. Needs torch and numpy alone. The
 replicates of a method train as one program; with ``--workers`` the programs compile side by side and take
-turns on the device. ``--methods`` adds to a results file of the same study: what it has on other methods
-stays, with its provenance under ``earlier``.
+turns on the device. ``--methods`` and ``--train-on`` add to a results file of the same study: a row goes when
+a new one replaces it, the others stay, with their provenance under ``earlier``. A file of other settings is
+replaced by ``--force`` alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from sparsebnn.baselines.deterministic import plain_lenet, plain_mlp
 from sparsebnn.baselines.ensemble import predict_ensemble
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.data import Dataset
+from sparsebnn.experiments.image_ood_keep import Kept, key
 from sparsebnn.experiments.image_ood_report import fill, line
 from sparsebnn.experiments.paper import ARCHITECTURES, cell
 from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
@@ -331,6 +333,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--replicates", type=int, default=Spec.replicates)
     add("--members", type=int, default=Spec.members, help="networks of an ensemble")
     add("--draws", type=int, default=Spec.n_draws)
+    add("--force", action="store_true", help="replace a results file of other settings")
     add("--page-only", action="store_true", help="only the page's table, from the saved results")
     claim = "Out-of-distribution detection between MNIST, FMNIST and KMNIST."
     return arguments("image_ood", claim, argv, [parser])
@@ -346,22 +349,19 @@ def _spec(given: argparse.Namespace) -> Spec:
     return spec
 
 
-def _kept(path: Path, spec: Spec) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Rows of a file of the same study on methods that are not asked for now, and where they come from."""
-    if not path.exists():
-        return [], []
-    there = json.loads(path.read_text(encoding="utf-8"))
-    asked = json.loads(json.dumps(rounded(asdict(spec))))
-    if {**there["spec"], "methods": 0} != {**asked, "methods": 0}:
-        return [], []
-    rows = [row for row in there["rows"] if row["method"] not in spec.methods]
-    methods = sorted({row["method"] for row in rows})
-    before = [entry for entry in there.get("earlier", []) if set(entry["methods"]) & set(methods)]
-    known = {method for entry in before for method in entry["methods"]}
-    own = [method for method in methods if method not in known]
-    if own:
-        before.append({"methods": own, "provenance": there["provenance"]})
-    return rows, before
+def _together(spec: Spec, kept: Sequence[Row]) -> Spec:
+    """The study with what its file has already."""
+    methods = {row["method"] for row in kept} | set(spec.methods)
+    homes = {row["train_on"] for row in kept} | set(spec.train_on)
+    train_on = tuple(name for name in NAMES if name in homes)
+    return replace(spec, train_on=train_on, methods=tuple(m for m in METHODS if m in methods))
+
+
+def _missing(spec: Spec, failed: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Programs that failed and that have no older rows to stand for theirs."""
+    there = {key(row) for row in rows}
+    wanted = {name: [(h, m) for h in spec.train_on for m in spec.only(name).methods] for name in failed}
+    return [name for name in failed if not set(wanted[name]) <= there]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -373,6 +373,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     spec = _spec(given)
     check_count(given.workers, "workers", "image_ood")
+    path = Path(given.out) / "results" / "image_ood" / "image_ood.json"
+    kept = Kept.of(path, rounded(asdict(spec)), given.force)
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -381,20 +383,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(expected_steps(spec, min(len(sets[name].y_train) for name in spec.train_on)), flush=True)
     seeds = range(spec.seed, spec.seed + spec.replicates)
     failed: list[str] = []
-
-    kept, earlier = _kept(Path(given.out) / "results" / "image_ood" / "image_ood.json", spec)
-    present = {row["method"] for row in kept} | set(spec.methods)
-    whole = replace(spec, methods=tuple(method for method in METHODS if method in present))
+    whole = _together(spec, kept.rows)
 
     def save(rows: list[Row]) -> Path:
-        return study.save(whole, seeds, missing=failed, rows=[*kept, *rounded(rows, 5)], earlier=earlier)
+        every, earlier = kept.with_new(rounded(rows, 5))
+        missing = _missing(spec, failed, every)
+        return study.save(whole, seeds, missing=missing, rows=every, earlier=earlier)
 
     if given.workers > 1:
         rows, failed = _side_by_side(spec, given, device)
     else:
         rows = run(spec, sets, device, given.mode, given.gpu_lock, save)
-    print(f"Written to {save(rows)}")
-    fill(page, rounded({"spec": asdict(whole), "rows": [*kept, *rows]}, 5))
+    if rows or not path.exists():  # a run that brought nothing leaves the file as it is
+        print(f"Written to {save(rows)}")
+    fill(page, rounded({"spec": asdict(whole), "rows": kept.with_new(rows)[0]}, 5))
     if failed:
         print(f"Not finished: {', '.join(failed)}; run them again with --methods.")
     return int(bool(failed))

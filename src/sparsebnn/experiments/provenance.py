@@ -40,7 +40,7 @@ __all__ = [
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 
 # Options that say where and how a study runs, not what it finds.
-_NOT_IN_THE_COMMAND = ("out", "runs", "device", "workers", "gpu_lock", "quiet")
+_NOT_IN_THE_COMMAND = ("out", "runs", "device", "workers", "gpu_lock", "quiet", "force")
 
 
 def arguments(

@@ -67,7 +67,8 @@ class Trace(Callback):
             return
         began = time.perf_counter()
         rows = []
-        for k in range(min(_TRACED, len(run.seeds))):
+        gone = {stopped.replicate for stopped in run.stopped}
+        for k in [k for k in range(len(run.seeds)) if k not in gone][:_TRACED]:
             network = run.replicas.unstack(k).network
             x, y = evaluation.test_rows(self.data, self.job.cell, next(network.parameters()).device)
             rows.append(evaluation.accuracies(network, x, y, self.job.cell, _TRACE_DRAWS, run.seeds[k]))
@@ -96,12 +97,19 @@ class Starts(Callback):
 
 
 def history(run: Run, trace: Trace) -> list[dict[str, Any]]:
-    """Epoch by epoch, means over the replicates: density, and loss, NLL and KL per training row in nats."""
-    rows = run.batches.rows
+    """Epoch by epoch, means over the replicates: density, and loss, NLL and KL per training row in nats.
+
+    Replicates that stopped do not count.
+    """
+    rows, gone = run.batches.rows, {stopped.replicate for stopped in run.stopped}
     lines = []
+
+    def mean(values: Sequence[float]) -> float:
+        return statistics.fmean(value for k, value in enumerate(values) if k not in gone)
+
     for epoch in run.history:
-        line: dict[str, Any] = {"epoch": epoch.epoch, "density": statistics.fmean(epoch.density)}
+        line: dict[str, Any] = {"epoch": epoch.epoch, "density": mean(epoch.density)}
         for name in ("loss", "nll", "kl"):
-            line[name] = statistics.fmean(getattr(epoch, name)) / rows
+            line[name] = mean(getattr(epoch, name)) / rows
         lines.append({**line, **trace.entries.get(epoch.epoch, {})})
     return provenance.rounded(lines, 5)
