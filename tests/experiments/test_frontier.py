@@ -269,7 +269,7 @@ def test_replicates_of_a_curve_that_stopped_are_left_out(folder, tmp_path, monke
     real = frontier_curve.train
 
     def train(*given, **options):
-        heat = [float("nan"), float("nan"), 0.1, float("nan")]
+        heat = [float("inf"), float("inf"), 0.1, float("inf")]
         return real(*given, **{**options, "vary": {**options["vary"], "temperature": heat}})
 
     monkeypatch.setattr(frontier_curve, "train", train)
