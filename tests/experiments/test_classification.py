@@ -344,7 +344,7 @@ def _stops(monkeypatch, seed: int) -> None:
 
     def train(*given, **options):
         seeds = options["replicates"]
-        heat = [float("nan") if s == seed else 0.1 for s in seeds]
+        heat = [float("inf") if s == seed else 0.1 for s in seeds]
         return real(*given, **options, vary={"temperature": heat})
 
     monkeypatch.setattr(classification, "train", train)
