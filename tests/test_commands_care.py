@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -118,6 +119,22 @@ def test_every_column_that_is_left_out_is_named(tmp_path):
     told = [line for line in done.stderr.splitlines() if line.startswith("Note: ")]
     assert [line.split("'")[1] for line in told] == ["flat", "id", "void"]
     assert "Note: column 'flat' is left out: always the same." in told
+
+
+def test_what_the_estimator_notes_is_noted_once(tmp_path, monkeypatch):
+    """Its sentences become notes; a column that they name is not named again."""
+
+    class Noting(running.SparseBNNClassifier):
+        def fit(self, *data):
+            super().fit(*data)
+            self.notes_ = ["Column 'flat' is left out: no news.", "The training was cut short."]
+            warnings.warn("Column 'flat' is left out.", UserWarning, stacklevel=2)
+            return self
+
+    monkeypatch.setattr(running, "SparseBNNClassifier", Noting)
+    path = write(tmp_path / "d.csv", ["a", "flat", "y"], zip(numbers(), [7] * 60, ["u", "v"] * 30))
+    record = running.fit(str(path), "y", tmp_path / "r", quiet=True, epochs=2, replicates=1)
+    assert record["notes"] == ["column 'flat' is left out: no news", "the training was cut short"]
 
 
 def test_a_word_among_numbers_stops_the_fit(tmp_path):

@@ -95,7 +95,7 @@ def _fitted(
         warnings.simplefilter("ignore", UserWarning)  # they say what the notes say
         model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
     del model._watchers
-    told = [str(note).rstrip(".") for note in getattr(model, "notes_", ())]
+    told = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
     for column in model._encoder.columns:
         if column.kind == "dropped" and not any(repr(column.name) in note for note in told):
             told.append(f"column {column.name!r} is left out: {column.note}")
