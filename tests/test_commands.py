@@ -54,7 +54,10 @@ def run(tmp_path_factory):
 def test_an_awkward_file_is_fitted(run):
     record = json.loads((run / "run" / "record.json").read_text(encoding="utf-8"))
     assert record["classes"] == ["Yes", "no"]
-    assert record["notes"] == ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"]
+    assert record["notes"] == [
+        "the labels 'Yes', 'yes' are taken as one class: 'Yes'",
+        "column 'flat' is left out: always the same",
+    ]
     kinds = {c["name"]: c["kind"] for c in record["data"]["columns"]}
     assert kinds == {
         "age": "number", "town": "category", "joined": "date", "flat": "dropped",

@@ -14,7 +14,6 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput, check_choice, invalid
 from sparsebnn.experiments import STUDIES
 from sparsebnn.storage import StorageError
-from sparsebnn.training import Interrupted
 
 __all__ = ["main"]
 
@@ -22,21 +21,31 @@ _WITHOUT_TYPER = (
     "Error: the command line needs 'typer': pip install 'sparsebnn[cli]'. "
     "Every experiment also runs without it: python -m sparsebnn.experiments.demo"
 )
+_UNFORESEEN = 70  # "software error" of the BSDs' list
 
 
 @contextlib.contextmanager
 def _one_line_errors(debug: bool) -> Iterator[None]:
-    """What the user can put right is told in one line; the traceback comes with ``--debug``."""
+    """What the user can put right is told in one line, status 1; anything else too, status 70.
+
+    The traceback comes with ``--debug``.
+    """
     try:
         yield
-    except Interrupted as error:
-        print(f"\n{error}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{str(error) or 'Interrupted.'}", file=sys.stderr)
         raise SystemExit(130) from error
     except (InvalidInput, StorageError, ImportError, FloatingPointError, OSError) as error:
         if debug:
             raise
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
+    except Exception as error:
+        if debug:
+            raise
+        why = " ".join(str(error).split())
+        print(f"Error: {type(error).__name__}: {why} (--debug shows where)", file=sys.stderr)
+        raise SystemExit(_UNFORESEEN) from error
 
 
 def _app() -> Any:
@@ -131,7 +140,8 @@ def _app() -> Any:
     ) -> None:
         """Time steps and predictions beside plain PyTorch and other libraries (in the source checkout)."""
         with _one_line_errors(debug):
-            raise typer.Exit(_bench(options or []))
+            status = _bench(options or [])
+        raise typer.Exit(status)
 
     from sparsebnn.commands import typed
 

@@ -7,6 +7,7 @@ import io
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +17,56 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators.columns import absent, names_apart
 from sparsebnn.estimators.encoding import Table
 
-__all__ = ["read_table", "spellings"]
+__all__ = ["GAPS", "read_table", "spellings"]
 
-_GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}
+GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_GAPS_OF_TARGET = frozenset({"", "nan"})  # "none" and "?" may be classes
 _TEXT = (".csv", ".tsv", ".txt", "")
 
 
-def read_table(source: str) -> Table:
-    """The table in a file, or on standard input for ``-``."""
+def read_table(source: str, *, target: str | None = None, words: Collection[str] = ()) -> Table:
+    """The table in a file, or on standard input for ``-``.
+
+    CSV does not say what its cells are. A column is numbers where every cell is one; ``words`` names columns
+    that are words whatever they look like, so that a row means the same in every file. In ``target`` only an
+    empty cell is missing.
+    """
     if source == "-":
-        return _parse(sys.stdin.buffer.read(), "standard input")
+        return _parse(sys.stdin.buffer.read(), "standard input", target, words)
     path = Path(source)
     if not path.exists():
         raise InvalidInput(f"There is no file {source}. Check the path.")
     if path.is_dir():
         raise InvalidInput(f"{source} is a folder. Give a .csv, .parquet or .npz file.")
-    if path.suffix == ".npz":
-        return _npz(path)
-    if path.suffix == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _npz(path, target)
+    if suffix == ".parquet":
         return _parquet(path)
-    if path.suffix not in _TEXT:
+    if suffix not in _TEXT:
         expected = "a .csv, .tsv, .parquet or .npz file"
         raise invalid("data", "sparsebnn", expected, repr(path.name), "Convert it first.")
-    return _parse(path.read_bytes(), source)
+    return _parse(path.read_bytes(), source, target, words)
 
 
 def _not_csv(name: str, why: str, advice: str = "") -> InvalidInput:
     return InvalidInput(f"{name} cannot be read as CSV: {why}. {advice}".rstrip())
 
 
-def _parse(content: bytes, name: str) -> Table:
+def _no_rows(name: object) -> InvalidInput:
+    return InvalidInput(f"{name} has a header and no rows. Give at least one row.")
+
+
+def _named(names: Sequence[str], target: str | None) -> tuple[str, ...]:
+    """Names told apart; the target's must be that of one column in the file itself."""
+    if target is not None and names.count(target) > 1:
+        advice = "Rename the columns of that name."
+        got = f"{target!r}, twice or more,"
+        raise invalid("target", "sparsebnn fit", "the name of one column", got, advice)
+    return tuple(names_apart(names))
+
+
+def _parse(content: bytes, name: str, target: str | None, words: Collection[str]) -> Table:
     if b"\x00" in content:
         raise _not_csv(name, "it holds binary data", "Give a text file of rows with a header line.")
     try:
@@ -64,53 +85,75 @@ def _parse(content: bytes, name: str) -> Table:
         raise _not_csv(name, str(error)) from error
     header, body = [cell.strip() for cell in lines[0]], lines[1:]
     if not body:
-        raise InvalidInput(f"{name} has a header and no rows. Give at least one row.")
+        raise _no_rows(name)
     for number, row in enumerate(body, start=2):
         if len(row) != len(header):
             why = f"row {number} has {len(row)} cells and the header {len(header)}"
             raise _not_csv(name, why, "Check that cell and the file's quotes and separators.")
-    named = [cell or f"column {i}" for i, cell in enumerate(header, start=1)]
-    columns = tuple(_column([row[i] for row in body]) for i in range(len(header)))
-    return Table(tuple(names_apart(named)), columns, (False,) * len(columns))
+    names = _named([cell or f"column {i}" for i, cell in enumerate(header, start=1)], target)
+    columns = []
+    for i, own in enumerate(names):
+        gaps = _GAPS_OF_TARGET if own == target else GAPS
+        columns.append(_column([row[i] for row in body], gaps, own in words, delimiter == ";"))
+    return Table(names, tuple(columns), (False,) * len(columns))
 
 
-def _column(cells: list[str]) -> np.ndarray:
-    """Numbers where all that is there is a number; else words, None where missing."""
-    words = [cell.strip() for cell in cells]
-    present = [None if word.lower() in _GAPS else word for word in words]
+def _column(cells: list[str], gaps: Collection[str], words: bool, comma: bool) -> np.ndarray:
+    """Numbers where all that is there is a number; else words, None where missing.
+
+    >>> _column(["1,5", "", "2"], GAPS, False, True).tolist()
+    [1.5, nan, 2.0]
+    """
+    stripped = [cell.strip() for cell in cells]
+    present = [None if word.lower() in gaps else word for word in stripped]
+    if not words:
+        try:
+            return np.array([np.nan if word is None else _number(word, comma) for word in present])
+        except ValueError:
+            pass
+    found = np.empty(len(present), dtype=object)
+    found[:] = present
+    return found
+
+
+def _number(word: str, comma: bool) -> float:
+    """Where semicolons stand between the cells, a comma stands in the numbers."""
+    return float(word.replace(",", ".") if comma else word)
+
+
+def _npz(path: Path, target: str | None) -> Table:
     try:
-        return np.array([np.nan if word is None else float(word) for word in present])
-    except ValueError:
-        found = np.empty(len(present), dtype=object)
-        found[:] = present
-        return found
-
-
-def _npz(path: Path) -> Table:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            raise ValueError("it holds one array without a name")
+        with opened as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{path} cannot be read as .npz: {error}. Save plain arrays.") from error
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{path} cannot be read as .npz: {error}. Save plain arrays by name.") from error
     names: list[str] = []
     values: list[np.ndarray] = []
     for name, array in arrays.items():
+        if array.size == 0:
+            raise InvalidInput(f"{path} has no rows in {name!r}. Give at least one row.")
         flat = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
         many = flat.shape[1] > 1
         names += [f"{name}{i}" if many else name for i in range(flat.shape[1])]
         values += list(flat.T)
     if not values or len({len(v) for v in values}) != 1:
         raise InvalidInput(f"{path} must hold arrays with the same number of rows.")
-    return Table(tuple(names_apart(names)), tuple(values), (False,) * len(values))
+    return Table(_named(names, target), tuple(values), (False,) * len(values))
 
 
 def _parquet(path: Path) -> Table:
     """By polars, which reads Parquet on its own, or by pandas with pyarrow: whichever is there."""
     for reader in (_by_polars, _by_pandas):
         try:
-            return reader(path)
+            found = reader(path)
         except ImportError:
             continue
+        if not len(found):
+            raise _no_rows(path)
+        return found
     raise ImportError("Reading .parquet needs polars: pip install 'sparsebnn[parquet]'")
 
 

@@ -1,27 +1,32 @@
-"""``fit`` and ``predict`` from files to files; a folder or file is there whole or not at all."""
+"""``fit``, ``predict`` and ``info`` from files to files."""
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
-import os
-import secrets
-import shutil
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.commands import recording
+import numpy as np
+import torch
+
+from sparsebnn.checks import check_choice, invalid
+from sparsebnn.commands import recording, writing
 from sparsebnn.commands.progress import Stages, stages
 from sparsebnn.commands.reading import read_table
 from sparsebnn.commands.splitting import Problem, posed
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, storing
 from sparsebnn.experiments.provenance import commit, rounded, versions
+from sparsebnn.storage import StorageError
+from sparsebnn.training import Interrupted
 
 __all__ = ["fit", "info", "predict"]
+
+_MOST_SEED = 2**32 - 1  # NumPy's limit
 
 
 def fit(
@@ -38,66 +43,71 @@ def fit(
     **settings: Any,
 ) -> dict[str, Any]:
     """Train on a file's rows, measure on held-out ones, and write the run folder; returns its record."""
-    _check_free(out, force)
-    with stages(quiet) as shown:
-        problem = posed(read_table(data), target, task, test_share, seed)
-        for note in problem.notes if not quiet else ():
-            print(f"Note: {note}.", file=sys.stderr)
-        model = _fitted(problem, seed, shown, settings)
-        name = "standard input" if data == "-" else Path(data).name
-        record = recording.record(model, problem, name, seed)
-        record |= {"command": command, "commit": commit(), "versions": versions()}
-        record = rounded(record, digits=8)
-        if shown is not None:
-            shown.say("writing")
-        _write(out, model, problem, record)
+    _check_seed(seed)
+    _check_device(str(settings.get("device", "auto")))
+    writing.check_folder(out, force, data)
+    try:
+        with stages(quiet) as shown:
+            problem = posed(read_table(data, target=target), target, task, test_share, seed)
+            _tell(problem.notes, quiet)
+            model, notes = _fitted(problem, seed, shown, settings)
+            _tell(notes, quiet)
+            name = "standard input" if data == "-" else Path(data).name
+            record = recording.record(model, problem, name, seed)
+            record["notes"] += notes
+            record |= {"command": command, "commit": commit(), "versions": versions()}
+            record = rounded(record, digits=8)
+            if shown is not None:
+                shown.say("writing")
+            writing.write_folder(out, lambda folder: _fill(folder, model, problem, record))
+    except KeyboardInterrupt as error:
+        why = f"Interrupted. Nothing was written to {out}."
+        raise Interrupted(f"{why} --time-budget or --epochs make a fit shorter.") from error
     return record
 
 
-def _fitted(problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]) -> Any:
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= _MOST_SEED:
+        raise invalid("seed", "sparsebnn fit", f"between 0 and {_MOST_SEED}", seed)
+
+
+def _check_device(device: str) -> None:
+    if re.fullmatch(r"cuda(:\d+)?", device) is None:
+        check_choice(device, ("auto", "cpu", "cuda"), "device", "sparsebnn fit")
+    elif int(device[5:] or 0) >= torch.cuda.device_count():
+        got = f"{device!r}, which this machine or this PyTorch does not have,"
+        raise invalid("device", "sparsebnn fit", "one that is there", got, "Use --device auto.")
+
+
+def _tell(notes: Sequence[str], quiet: bool) -> None:
+    for note in notes if not quiet else ():
+        print(f"Note: {note}.", file=sys.stderr)
+
+
+def _fitted(
+    problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """The model, and what it says of columns that it leaves out."""
     kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
     model = kind(random_state=seed, **settings)
     model._watchers = [] if shown is None else [shown]
-    model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they say what the notes say
+        model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
     del model._watchers
-    return model
+    told = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
+    for column in model._encoder.columns:
+        if column.kind == "dropped" and not any(repr(column.name) in note for note in told):
+            told.append(f"column {column.name!r} is left out: {column.note}")
+    return model, told
 
 
-def _write(out: Path, model: Any, problem: Problem, record: dict[str, Any]) -> None:
-    """The run folder, whole or not at all."""
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        partial.mkdir(parents=True)
-        model.save(partial / "model.safetensors")
-        _write_predictions(partial / "predictions.csv", model, problem)
-        text = json.dumps(record, indent=1, allow_nan=False)
-        (partial / "record.json").write_text(text + "\n", encoding="utf-8")
-        _report(partial)
-        _replace(partial, out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _check_free(out: Path, force: bool) -> None:
-    """Before any work starts: may the folder be written?"""
-    if not out.exists():
-        return
-    if not force:
-        advice = "Choose another --out, or --force to replace it."
-        raise InvalidInput(f"The folder {out} exists already. {advice}")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "record.json").exists()):
-        advice = "Choose another --out."
-        raise invalid("out", "sparsebnn fit", "a run folder, to be replaced", str(out), advice)
-
-
-def _replace(partial: Path, out: Path) -> None:
-    if out.exists():
-        old = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-        os.replace(out, old)
-        os.replace(partial, out)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(partial, out)
+def _fill(folder: Path, model: Any, problem: Problem, record: dict[str, Any]) -> None:
+    model.save(folder / "model.safetensors")
+    _write_predictions(folder / "predictions.csv", model, problem)
+    text = json.dumps(record, indent=1, allow_nan=False)
+    (folder / "record.json").write_text(text + "\n", encoding="utf-8")
+    _report(folder)
 
 
 def _report(folder: Path) -> None:
@@ -107,38 +117,57 @@ def _report(folder: Path) -> None:
     importlib.import_module("sparsebnn.report").write(folder)
 
 
-def _write_csv(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        _rows(file, columns)
-    os.replace(partial, path)
-
-
-def _rows(file: Any, columns: Mapping[str, Sequence[Any]]) -> None:
-    writer = csv.writer(file)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values()))
-
-
 def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     columns: dict[str, Sequence[Any]] = {
         "row": (problem.rows[problem.test] + 1).tolist(),
         "truth": problem.y[problem.test].tolist(),
         **recording.predictions(model, problem.inputs.rows(problem.test)),
     }
-    _write_csv(path, columns)
+    writing.write_csv(path, columns)
 
 
 def _model_file(given: Path) -> Path:
     return given / "model.safetensors" if given.is_dir() else given
 
 
+def _check_size(path: Path) -> None:
+    """A network larger than its file is not built: it could take all of the memory."""
+    header = storing.header(path)
+    sizes = [header["inputs"], *header["plan"]["hidden"]]
+    weights = header["replicates"] * sum(a * b for a, b in zip(sizes, sizes[1:]))
+    if weights > path.stat().st_size:
+        raise ValueError(f"it says {weights} weights and holds fewer")
+
+
+def _loaded(given: Path) -> Any:
+    """A saved model that predicts and describes itself: a header edited by hand shows here, in one line."""
+    path = _model_file(given)
+    try:
+        _check_size(path)
+        model = load(path)
+        columns = model._encoder.columns
+        names = tuple(map(str, getattr(model, "feature_names_in_", [column.name for column in columns])))
+        if len(names) != len(columns):
+            raise ValueError(f"{len(names)} names of {len(columns)} columns")
+        gaps = tuple(np.full(1, np.nan) for _ in names)
+        recording.predictions(model, Table(names, gaps, (False,) * len(names)))
+        model.summary()
+    except (StorageError, ImportError, OSError):
+        raise
+    except Exception as error:  # whatever a wrong value leads to
+        why = " ".join(str(error).split()).rstrip(".")
+        raise StorageError(f"{path} is damaged ({type(error).__name__}: {why}). Fit again.") from error
+    return model
+
+
 def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> Table:
     """Predict a file's rows by a saved model and write them as CSV (standard output without ``out``)."""
-    if out is not None and out.exists() and not force:
-        raise InvalidInput(f"The file {out} exists already. Choose another --out, or --force to replace it.")
-    loaded = load(_model_file(model))
-    table = read_table(data)
+    if out is not None:
+        writing.check_file(out, force)
+    loaded = _loaded(model)
+    # A category such as 001 would be a number in a file that holds no other.
+    words = [column.name for column in loaded._encoder.columns if column.kind == "category"]
+    table = read_table(data, words=words)
     wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.names)]
     missing = [name for name in wanted if name not in table.names]
     if missing:
@@ -148,13 +177,13 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False) ->
     inputs = table.of_columns([table.names.index(name) for name in wanted])
     columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
     if out is None:
-        _rows(sys.stdout, columns)
+        writing.write_rows(sys.stdout, columns)
     else:
-        _write_csv(out, columns)
+        writing.write_csv(out, columns)
     return inputs
 
 
 def info(model: Path) -> tuple[dict[str, Any], str]:
     """What a saved model says of itself: its header and its summary."""
-    path = _model_file(model)
-    return storing.header(path), load(path).summary()
+    summary = _loaded(model).summary()
+    return storing.header(_model_file(model)), summary

@@ -34,7 +34,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         test_share: float = typer.Option(0.2, help="Share of the rows held out for the figures."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),
         seed: int = typer.Option(0, help="Seed of everything random."),
-        force: bool = typer.Option(False, "--force", help="Replace an existing run folder."),
+        force: bool = typer.Option(False, "--force", help="Replace an older run in that folder."),
         json_: bool = as_json,
         quiet: bool = typer.Option(False, "--quiet", help="Print nothing but errors."),
         debug: bool = debugging,

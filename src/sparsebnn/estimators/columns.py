@@ -273,16 +273,17 @@ def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Col
 
 
 def names_apart(names: Sequence[str]) -> list[str]:
-    """Names told apart: the second 'x' becomes 'x.2'.
+    """Names told apart: the second 'x' becomes 'x.2', or the next number that is nobody's name.
 
-    >>> names_apart(["x", "y", "x"])
-    ['x', 'y', 'x.2']
+    >>> names_apart(["x", "y", "x"]), names_apart(["x", "x", "x.2"])
+    (['x', 'y', 'x.2'], ['x', 'x.3', 'x.2'])
     """
     seen: set[str] = set()
+    own = set(names)
     apart = []
     for name in names:
         given, count = name, 1
-        while given in seen:
+        while given in seen or (count > 1 and given in own):
             count += 1
             given = f"{name}.{count}"
         seen.add(given)
