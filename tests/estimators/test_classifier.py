@@ -284,6 +284,22 @@ def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
     np.testing.assert_allclose(again.predict_proba(x), model.predict_proba(x), rtol=1e-9)
 
 
+def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    x, _ = two_classes(seed=3)
+    trained_there = pickle.loads(pickle.dumps(fitted)).set_params(device="cuda:1")
+    again = load(trained_there.save(tmp_path / "m.safetensors"))
+    assert again.device == "cuda:1"
+    assert (again.predict_proba(x) == fitted.predict_proba(x)).all()
+    assert (again.predict_uncertainty(x)["entropy"] == fitted.predict_uncertainty(x)["entropy"]).all()
+    with pytest.raises(InvalidInput) as error:
+        again.fit(*two_classes(20))
+    assert str(error.value) == (
+        "The 'device' of SparseBNNClassifier must be one that is there. Got 'cuda:1' instead. "
+        "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
+    )
+
+
 # -- messages -----------------------------------------------------------------------------------------
 
 
@@ -307,6 +323,10 @@ def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
             {"hidden": "wide"},
             "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
             "Got 'wide' instead.",
+        ),
+        (
+            {"device": "banana"},
+            "The 'device' of SparseBNNClassifier must be 'auto', 'cpu' or 'cuda'. Got 'banana' instead.",
         ),
     ],
 )

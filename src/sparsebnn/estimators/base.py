@@ -29,6 +29,7 @@ from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators import choosing, explaining, storing, summing_up
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
+from sparsebnn.estimators.placing import check_device, to_predict
 from sparsebnn.estimators.plan import Plan, network, planned
 from sparsebnn.estimators.posterior import Ensemble
 from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidation
@@ -116,6 +117,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         began = time.monotonic()
         check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
+        check_device(self.device, owner)
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
         table = self._table(X, reset=True)
@@ -278,7 +280,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         """``(rows, outputs of every replicate and draw)`` for new rows."""
         x = self._inputs(X)
         each = -(-(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
-        device = "cpu" if str(self.device) == "auto" else str(self.device)
+        device = to_predict(self.device, type(self).__name__)
         with one_thread() if len(x) < 5000 else contextlib.nullcontext():
             yield from self._ensemble.draws(x, each, self.model, self._seed, device)
 

@@ -43,7 +43,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
-    device : "auto", "cpu" or "cuda".
+    device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU where there is none.
     random_state : the seed of everything random.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
