@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ except ImportError as missing:
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators import choosing, explaining, storing, summing_up
+from sparsebnn.estimators.columns import ColumnWarning
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.placing import check_device, to_predict
@@ -46,6 +48,7 @@ _LEAST_TO_CALIBRATE = 30
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
+_MOST_NAMED = 10  # columns that a warning names
 _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
 
 
@@ -130,6 +133,10 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
         seed = _seed(self.random_state)
         self._encoder = Encoder.learned(table, weight)
+        self.notes_ = self._encoder.notes
+        # Who hands over a Table of ours (the command line) shows the notes itself.
+        if not isinstance(X, Table):
+            _warn_of_dropped(self._encoder)
         x = self._encoder.transform(table)
         self._seed, self.n_rows_ = seed, len(x)
         run = self._train(x, targets, weight, seed, began)
@@ -316,6 +323,18 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
+
+
+def _warn_of_dropped(encoder: Encoder) -> None:
+    """One warning for all columns that are left out, each with the reason."""
+    dropped = [f"{c.name!r} ({c.note})" for c in encoder.columns if c.kind == "dropped"]
+    if not dropped:
+        return
+    listed = ", ".join(dropped[:_MOST_NAMED])
+    more = f" and {len(dropped) - _MOST_NAMED} more (notes_ has all)" if len(dropped) > _MOST_NAMED else ""
+    what = "1 column is" if len(dropped) == 1 else f"{len(dropped)} columns are"
+    # The line to point at is the one that called the estimator's fit.
+    warnings.warn(f"{what} left out: {listed}{more}.", ColumnWarning, stacklevel=4)
 
 
 def _kinds(cls: type) -> list[type]:

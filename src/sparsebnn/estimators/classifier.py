@@ -49,7 +49,9 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
     docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
-    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``.
+    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
+    ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
+    are left out are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
