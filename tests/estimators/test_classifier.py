@@ -186,6 +186,37 @@ def test_in_pipelines_searches_and_copies():
     assert clone(quick).get_params() == quick.get_params()
 
 
+def test_numpys_numbers_are_as_good_as_pythons(fitted, tmp_path):
+    x, y = two_classes()
+    given = {
+        "epochs": np.int64(40),
+        "replicates": np.int32(2),
+        "hidden": np.array([8]),
+        "learning_rate": np.float64(0.05),
+        "n_draws": np.int64(20),
+        "prior_inclusion": np.float32(0.1),
+        "validation_fraction": np.float32(0.1),
+        "patience": np.int64(5),
+    }
+    model = SparseBNNClassifier(**given).fit(x, y)
+    np.testing.assert_allclose(model.predict_proba(x), fitted.predict_proba(x), rtol=1e-4)
+    again = load(model.save(tmp_path / "m.safetensors"))
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    quick = SparseBNNClassifier(**{**QUICK, "epochs": 2})
+    grid = {"epochs": np.array([2, 3]), "temperature": np.array([0.1, 1.0], dtype=np.float32)}
+    search = GridSearchCV(quick, grid, cv=2, error_score="raise").fit(x, y)
+    assert search.best_params_["epochs"] in (2, 3)
+
+
+def test_two_columns_of_one_name_are_told_apart():
+    pandas = pytest.importorskip("pandas")
+    x, y = two_classes()
+    frame = pandas.DataFrame(x, columns=["a", "a", "b", "c"])
+    model = SparseBNNClassifier(**QUICK).fit(frame, y)
+    assert list(model.feature_names_in_) == list(model.names_) == ["a", "a.2", "b", "c"]
+    assert model.score(frame, y) > 0.9
+
+
 def test_same_seed_same_model(fitted):
     x, _ = two_classes()
     again = clone(fitted).fit(*two_classes())
@@ -324,6 +355,23 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
             {"hidden": "wide"},
             "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
             "Got 'wide' instead.",
+        ),
+        (
+            {"hidden": True},
+            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. Got True instead.",
+        ),
+        (
+            {"hidden": (5.7,)},
+            "The 'hidden' of SparseBNNClassifier must be a whole number of at least 1. Got 5.7 instead.",
+        ),
+        (
+            {"time_budget": "3"},
+            "The 'time_budget' of SparseBNNClassifier must be positive seconds. Got '3' instead.",
+        ),
+        (
+            {"learning_rate": None},
+            "The 'learning_rate' of SparseBNNClassifier must be 'auto' or a positive number. "
+            "Got None instead.",
         ),
         (
             {"device": "banana"},

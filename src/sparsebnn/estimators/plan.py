@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from sparsebnn.layers import Linear
 from sparsebnn.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Settings
 
-__all__ = ["FAMILIES", "Plan", "network", "planned"]
+__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "share"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
@@ -83,31 +84,31 @@ def _epochs(rows: int, batch_size: int, task: str) -> int:
 def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     """The plan for so many rows; ``given`` are the estimator's parameters, 'auto' where it may choose."""
     hidden = given["hidden"]
-    sizes = (50,) if hidden == "auto" else _sizes(hidden, owner)
+    sizes = (50,) if _auto(hidden) else _sizes(hidden, owner)
     batch_size = given["batch_size"]
-    if batch_size == "auto":
-        batch_size = _batch_size(rows)
-    check_count(batch_size, "batch_size", owner)
+    batch_size = _batch_size(rows) if _auto(batch_size) else check_count(batch_size, "batch_size", owner)
     epochs = given["epochs"]
-    if epochs == "auto":
+    if _auto(epochs):
         epochs = _epochs(rows, min(rows, batch_size), task)
-    check_count(epochs, "epochs", owner)
+    epochs = check_count(epochs, "epochs", owner)
     rate = given["learning_rate"]
-    rate = _FULL_RATE if rate == "auto" else _positive(rate, "learning_rate", owner)
+    rate = (
+        _FULL_RATE if _auto(rate) else positive(rate, "learning_rate", owner, "'auto' or a positive number")
+    )
     temperature = given["temperature"]
     temperature = (
-        _temperature(rows, task) if temperature == "auto" else _positive(temperature, "temperature", owner)
+        _temperature(rows, task)
+        if _auto(temperature)
+        else positive(temperature, "temperature", owner, "'auto' or a positive number")
     )
     family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
-    inclusion = given["prior_inclusion"]
-    if not isinstance(inclusion, int | float) or not 0.0 < inclusion < 1.0:
-        raise invalid("prior_inclusion", owner, "strictly between 0 and 1", repr(inclusion))
+    inclusion = share(given["prior_inclusion"], "prior_inclusion", owner)
     replicates = check_count(given["replicates"], "replicates", owner)
     logit_rate = _LOGIT_RATE * rate / _FULL_RATE
     return Plan(
         sizes,
         family,
-        float(inclusion),
+        inclusion,
         epochs,
         batch_size,
         rate,
@@ -119,15 +120,28 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
 
 
 def _sizes(hidden: Any, owner: str) -> tuple[int, ...]:
-    listed = (hidden,) if isinstance(hidden, int) else hidden
+    single = not isinstance(hidden, bool) and isinstance(hidden, numbers.Integral)
+    listed = (hidden,) if single else hidden
     if isinstance(listed, str) or not hasattr(listed, "__iter__"):
         raise invalid("hidden", owner, "'auto' or a tuple of layer sizes", repr(hidden))
-    return tuple(check_count(int(size), "hidden", owner) for size in listed)
+    return tuple(check_count(size, "hidden", owner) for size in listed)
 
 
-def _positive(value: Any, what: str, owner: str) -> float:
-    if isinstance(value, bool | str) or not float(value) > 0.0:
-        raise invalid(what, owner, "'auto' or a positive number", repr(value))
+def _auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def positive(value: Any, what: str, owner: str, expected: str) -> float:
+    """A number above 0, of Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0.0:
+        raise invalid(what, owner, expected, repr(value))
+    return float(value)
+
+
+def share(value: Any, what: str, owner: str) -> float:
+    """A number strictly between 0 and 1, of Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < 1.0:
+        raise invalid(what, owner, "strictly between 0 and 1", repr(value))
     return float(value)
 
 

@@ -42,7 +42,7 @@ def _parameters(estimator: Any) -> dict[str, Any]:
             value = estimator._seed
         if name == "class_weight" and isinstance(value, dict):
             value = {"keys": [_scalar(k) for k in value], "values": [float(v) for v in value.values()]}
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | np.ndarray):
             value = [_scalar(v) for v in value]
         else:
             value = _scalar(value)
