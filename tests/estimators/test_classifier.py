@@ -226,14 +226,6 @@ def test_same_seed_same_model(fitted):
 # -- ending early -------------------------------------------------------------------------------------
 
 
-def test_stops_at_a_density():
-    model = SparseBNNClassifier(**{**QUICK, "epochs": 400, "temperature": 1.0}, target_density=0.5)
-    model.fit(*two_classes())
-    assert model.n_epochs_ < 400
-    assert model.density_ <= 0.5
-    assert model.stopped_because_ == "the density is down at 0.5"
-
-
 def test_stops_on_the_validation_elbo_and_keeps_the_best():
     model = SparseBNNClassifier(**{**QUICK, "epochs": 120}, early_stopping=True, patience=1)
     model.fit(*two_classes())
@@ -355,6 +347,19 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
             {"hidden": "wide"},
             "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
             "Got 'wide' instead.",
+        ),
+        (
+            {"target_density": "x"},
+            "The 'target_density' of SparseBNNClassifier must be strictly between 0 and 1. Got 'x' instead.",
+        ),
+        (
+            {"target_density": 0.1, "family": "dense"},
+            "The 'target_density' of SparseBNNClassifier must be None for the family 'dense'. "
+            "Got 0.1 instead. Choose the family 'lrt', 'flow' or 'lbbnn'.",
+        ),
+        (
+            {"target_density": 0.1, "epochs": 3},
+            "The 'epochs' of SparseBNNClassifier must be at least 4 with a target density. Got 3 instead.",
         ),
         (
             {"hidden": True},

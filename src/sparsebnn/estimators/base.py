@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ except ImportError as missing:
     raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators import choosing, explaining, storing, summing_up
-from sparsebnn.estimators.columns import ColumnWarning, names_apart
+from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
+from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.placing import check_device, to_predict
-from sparsebnn.estimators.plan import Plan, network, planned, positive, share
+from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
-from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidation
+from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
 from sparsebnn.training import Callback, Run, train
@@ -48,7 +47,6 @@ _LEAST_TO_CALIBRATE = 30
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
-_MOST_NAMED = 10  # columns that a warning names
 _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
 
 
@@ -140,11 +138,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self.notes_ = self._encoder.notes
         # Who hands over a Table of ours (the command line) shows the notes itself.
         if not isinstance(X, Table):
-            _warn_of_dropped(self._encoder)
+            remarks.warn_of_dropped(self._encoder)
         x = self._encoder.transform(table)
         self._seed, self.n_rows_ = seed, len(x)
         run = self._train(x, targets, weight, seed, began)
         self._keep(run, x, targets, weight)
+        self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
         self.seconds_ = time.monotonic() - began
         return self
 
@@ -172,13 +171,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             if self.time_budget is not None:
                 plan = self._within_time(plan, template, data, options, began)
                 callbacks.append(AtTime(self.time_budget, began))
-            if self.target_density is not None:
-                callbacks.append(AtDensity(share(self.target_density, "target_density", owner)))
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
             try:
                 run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
             except Enough as enough:
                 run, self.stopped_because_ = enough.run, enough.why
+                self.notes_ += remarks.cut_short(run, plan, enough.why)
         for callback in callbacks:
             if isinstance(callback, OnValidation):
                 callback.restore(run)
@@ -206,11 +204,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self, plan: Plan, template: Any, data: tuple[Tensor, ...], options: dict[str, Any], began: float
     ) -> Plan:
         """As many epochs as the time allows, by the pace of two trial epochs, so that the schedule ends."""
-        trial = dataclasses.replace(plan.settings, epochs=2)
-        run = train(template, data, settings=trial, **options)
+        trial = dataclasses.replace(plan, epochs=2, target_density=None)
+        run = train(template, data, settings=trial.settings, **options)
         pace = run.history[-1].seconds
         left = 0.85 * self.time_budget - (time.monotonic() - began)
-        return dataclasses.replace(plan, epochs=max(1, min(plan.epochs, int(left / max(pace, 1e-6)))))
+        fitting = min(plan.epochs, int(left / max(pace, 1e-6)))
+        return dataclasses.replace(plan, epochs=max(plan.least_epochs, fitting))
 
     def _device(self, plan: Plan, x: Tensor) -> str:
         if str(self.device) != "auto":
@@ -225,6 +224,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
         objectives = [run.replicas.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
+        if self.plan_.target_density is not None:
+            for each in self.networks_:
+                prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.sharpness_ = 1.0
@@ -330,18 +332,6 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
-
-
-def _warn_of_dropped(encoder: Encoder) -> None:
-    """One warning for all columns that are left out, each with the reason."""
-    dropped = [f"{c.name!r} ({c.note})" for c in encoder.columns if c.kind == "dropped"]
-    if not dropped:
-        return
-    listed = ", ".join(dropped[:_MOST_NAMED])
-    more = f" and {len(dropped) - _MOST_NAMED} more (notes_ has all)" if len(dropped) > _MOST_NAMED else ""
-    what = "1 column is" if len(dropped) == 1 else f"{len(dropped)} columns are"
-    # The line to point at is the one that called the estimator's fit.
-    warnings.warn(f"{what} left out: {listed}{more}.", ColumnWarning, stacklevel=4)
 
 
 def _kinds(cls: type) -> list[type]:

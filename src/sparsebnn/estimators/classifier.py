@@ -38,7 +38,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
-    target_density : end when the share of weights left is down at this.
+    target_density : the share of weights to keep. Training is free for half of its epochs, then brings the
+        density down to this, and ends with a refit of the weights that are left (docs/defaults.md).
     calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
         (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.

@@ -12,14 +12,15 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.layers import Linear
 from sparsebnn.priors import GaussianPrior, SpikeSlabPrior
-from sparsebnn.training import Settings
+from sparsebnn.training import PhasedSettings, Settings
 
-__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "share"]
+__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "prior_as_given", "share"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
@@ -29,6 +30,8 @@ _TEMPERED_ROWS = 2000
 _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
+_REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
+LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,32 @@ class Plan:
     temperature: float
     warmup: float
     replicates: int
+    target_density: float | None = None
 
     @property
     def settings(self) -> Settings:
-        return Settings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            learning_rates={"inclusion_logit": self.logit_rate},
-            temperature=self.temperature,
-            warmup=self.warmup,
-        )
+        """With a target density three parts: free training, the way down, the refit of what is left.
+
+        As in the recommended recipe the refit is hotter, but not hotter than the Bayes posterior.
+        """
+        plain: dict[str, Any] = {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "learning_rates": {"inclusion_logit": self.logit_rate},
+            "temperature": self.temperature,
+            "warmup": self.warmup,
+        }
+        if self.target_density is None:
+            return Settings(**plain)
+        heat = max(1.0, min(_REFIT_HEAT, 1.0 / self.temperature))
+        plain |= {"free": 0.5, "refit": 0.2, "refit_heat": heat}
+        return PhasedSettings(**plain, target_density=self.target_density)
+
+    @property
+    def least_epochs(self) -> int:
+        """Fewer cannot be divided into the parts of a training."""
+        return 1 if self.target_density is None else LEAST_PHASED
 
     def record(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "hidden": list(self.hidden)}
@@ -103,6 +121,9 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     )
     family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
     inclusion = share(given["prior_inclusion"], "prior_inclusion", owner)
+    target = given["target_density"]
+    if target is not None:
+        target, epochs = _density(target, epochs, given, owner)
     replicates = check_count(given["replicates"], "replicates", owner)
     logit_rate = _LOGIT_RATE * rate / _FULL_RATE
     return Plan(
@@ -116,7 +137,21 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         temperature,
         0.5,
         replicates,
+        target,
     )
+
+
+def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:
+    """The target density and the epochs for it."""
+    target = share(target, "target_density", owner)
+    if given["family"] == "dense":
+        advice = "Choose the family 'lrt', 'flow' or 'lbbnn'."
+        raise invalid("target_density", owner, "None for the family 'dense'", target, advice)
+    if _auto(given["epochs"]):
+        epochs = max(epochs, LEAST_PHASED)
+    if epochs < LEAST_PHASED:
+        raise invalid("epochs", owner, f"at least {LEAST_PHASED} with a target density", epochs)
+    return target, epochs
 
 
 def _sizes(hidden: Any, owner: str) -> tuple[int, ...]:
@@ -143,6 +178,18 @@ def share(value: Any, what: str, owner: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < 1.0:
         raise invalid(what, owner, "strictly between 0 and 1", repr(value))
     return float(value)
+
+
+@torch.no_grad()
+def prior_as_given(trained: nn.Module, plan: Plan) -> None:
+    """Bring back the inclusion probability of the prior that a target density has moved.
+
+    The odds were a means to the density; what columns must pay for themselves is counted by the prior that
+    was stated. Predictions do not depend on it.
+    """
+    for module in trained.modules():
+        if isinstance(module, SpikeSlabPrior):
+            module.inclusion_prob.fill_(plan.prior_inclusion)
 
 
 def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
