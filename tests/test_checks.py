@@ -1,5 +1,6 @@
 """checks.py: one grammar for all complaints, and nothing said of good input."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ def test_good_input_passes_through():
     assert check_choice("b", ("a", "b"), "x", "Y") == "b"
     assert check_count(3, "x", "Y") == 3
     assert check_count(0, "x", "Y", least=0) == 0
+    assert type(check_count(np.int32(3), "x", "Y")) is int
     assert check_positive(ones, "x", "Y") is ones
     half = torch.full((3,), 0.5)
     assert check_probability(half, "x", "Y") is half
@@ -36,6 +38,12 @@ def test_good_input_passes_through():
     whole = torch.arange(3)
     assert check_finite(whole, "x", "Y") is whole
     assert check_rows([("x", 4), ("y", 4)], "Y") == 4
+
+
+@pytest.mark.parametrize("given", [2.0, np.float64(2.0), True, np.bool_(True), "2", None, -1])
+def test_what_is_no_count(given):
+    with pytest.raises(InvalidInput, match="a whole number of at least 1"):
+        check_count(given, "x", "Y")
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,39 @@ def test_messages(metric, probs, labels, message):
     assert str(error.value) == message.format(metric.__name__)
 
 
+@pytest.mark.parametrize("metric", [nll, brier, calibration_error])
+@pytest.mark.parametrize(
+    ("probs", "expected", "got"),
+    [
+        (torch.tensor([[2.0, -1.0], [0.0, 0.5]]), "from 0 to 1", "values from -1 to 2"),
+        (torch.tensor([[0.5, 0.5], [0.5, 0.52]]), "rows with the sum 1", "a row with the sum 1.02"),
+        (torch.tensor([[0.3], [0.6]]), "rows with the sum 1", "a row with the sum 0.3"),
+    ],
+)
+def test_what_is_no_probability_is_refused(metric, probs, expected, got):
+    with pytest.raises(InvalidInput) as error:
+        metric(probs, torch.tensor([0, 0]))
+    assert str(error.value) == (
+        f"The 'probs' of {metric.__name__} must be {expected}. Got {got} instead. "
+        "Pass probabilities, such as softmax(logits), not logits or log probabilities."
+    )
+
+
+def test_what_counts_is_the_order_for_accuracy_and_precision_may_be_low():
+    assert accuracy(torch.tensor([[2.0, -1.0], [0.0, 0.5]]), torch.tensor([0, 1])) == 1.0
+    assert nll(PROBS.bfloat16(), LABELS) == pytest.approx(nll(PROBS, LABELS), rel=0.02)
+    assert nll([[1, 0], [0, 1]], [0, 1]) == 0.0
+
+
+@pytest.mark.parametrize("kind", [np.asarray, list])
+def test_arrays_and_lists_will_do(kind):
+    probs, labels = PROBS[:20], LABELS[:20]
+    own = [kind(each) for each in (probs.numpy().tolist(), labels.numpy().tolist())]
+    for metric in (accuracy, nll, brier, calibration_error):
+        assert metric(*own) == pytest.approx(metric(probs, labels), rel=1e-6)
+    np.testing.assert_allclose(entropy(own[0]), entropy(probs), rtol=1e-12)
+
+
 def test_a_bad_number_of_bins():
     with pytest.raises(InvalidInput) as error:
         calibration_error(PROBS, LABELS, 0)

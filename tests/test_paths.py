@@ -138,6 +138,31 @@ def test_ordinary_layers_are_all_there():
     assert path_probability(network).prob.tolist() == pytest.approx([0.75] * 3)
 
 
+@pytest.mark.parametrize("sizes", [[3, 1], [3, 4, 1], [3, 12, 12, 2]])
+def test_a_network_on_another_device(sizes, monkeypatch):
+    """One whose tensors cannot meet those of the CPU: they are brought there first, and nothing else is."""
+    network = uncertain(sizes)
+    held = {
+        m.weights.inclusion_prob().shape: m.weights.inclusion_prob() for m in network if hasattr(m, "weights")
+    }
+    expected = path_probability(network, n_draws=20).prob, median_reach(network)
+    plain = torch.Tensor.cpu
+    monkeypatch.setattr(
+        torch.Tensor, "cpu", lambda self: held[self.shape].detach() if self.is_meta else plain(self)
+    )
+    away = network.to("meta")
+    found = path_probability(away, n_draws=20).prob, median_reach(away)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.gpu
+def test_a_network_on_a_gpu():
+    network = uncertain([3, 12, 12, 2])
+    expected = path_probability(network, n_draws=20).prob
+    torch.testing.assert_close(path_probability(network.cuda(), n_draws=20).prob, expected)
+
+
 def test_deep_chains_do_not_underflow():
     network = uncertain([2] + [60] * 12 + [1], low=5.0, high=6.0)
     assert median_reach(network).tolist() == [1.0, 1.0]

@@ -13,6 +13,7 @@ import torch
 import sparsebnn
 from sparsebnn.baselines import CarbonettoStephens
 from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators import SparseBNNClassifier
 from sparsebnn.selection import (
     agreement,
     bayesian_fdr_threshold,
@@ -115,6 +116,9 @@ def test_names_of_frames_and_baselines_are_kept():
     assert fitted.names_ == ("age", "dose")
     assert select(fitted).variables == ("dose",)
     assert select(fitted.inclusion_, names=frame).variables == ("dose",)
+    estimator = SparseBNNClassifier(epochs=5, replicates=1, hidden=(4,)).fit(frame, y)
+    assert select(estimator).names == ("age", "dose")
+    assert select(estimator.fit(frame.to_numpy(), y)).names == estimator.names_ == ("x0", "x1")
     with pytest.raises(InvalidInput, match="of the 2 columns of the fit"):
         fitted.predict(frame[["dose", "age"]])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,10 +47,10 @@ def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> s
 
 
 def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
-    """Return ``value`` when it is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """Return ``value`` as an int when it is a whole number of at least ``least``, NumPy's kinds included."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise invalid(what, owner, f"a whole number of at least {least}", repr(value))
-    return value
+    return int(value)
 
 
 def _worst(values: Tensor, good: Tensor) -> float:

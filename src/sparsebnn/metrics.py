@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +31,11 @@ __all__ = [
 ]
 
 
-def checked(probs: Tensor, labels: Tensor, owner: str) -> tuple[Tensor, Tensor]:
-    """Probabilities and labels as tensors, or what is wrong with them."""
+def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> tuple[Tensor, Tensor]:
+    """Probabilities and labels as tensors, or what is wrong with them.
+
+    ``sums=False`` takes any scores, where only their order counts.
+    """
     p, y = torch.as_tensor(probs), torch.as_tensor(labels)
     if p.dim() != 2 or y.dim() != 1:
         got = f"shapes {tuple(p.shape)} and {tuple(y.shape)}"
@@ -40,19 +44,36 @@ def checked(probs: Tensor, labels: Tensor, owner: str) -> tuple[Tensor, Tensor]:
     if y.is_floating_point():
         raise invalid("labels", owner, "whole numbers", y.dtype)
     check_finite(p, "probs", owner)
+    if sums:
+        p = _probabilities(p, owner)
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= p.shape[1]:
         raise invalid("labels", owner, f"from 0 to {p.shape[1] - 1}", f"labels from {low} to {high}")
     return p, y.long()
 
 
+def _probabilities(p: Tensor, owner: str) -> Tensor:
+    """Floating point, from 0 to 1, each row with the sum 1 to 1e-3 or what its precision allows."""
+    p = p if p.is_floating_point() else p.double()
+    slack = max(1e-3, 4.0 * torch.finfo(p.dtype).eps)
+    advice = "Pass probabilities, such as softmax(logits), not logits or log probabilities."
+    lowest, highest = float(p.min()), float(p.max())
+    if lowest < -slack or highest > 1.0 + slack:
+        raise invalid("probs", owner, "from 0 to 1", f"values from {lowest:g} to {highest:g}", advice)
+    totals = p.sum(-1, dtype=torch.float64)
+    worst = float(totals[(totals - 1.0).abs().argmax()])
+    if not abs(worst - 1.0) <= slack:
+        raise invalid("probs", owner, "rows with the sum 1", f"a row with the sum {worst:g}", advice)
+    return p.clamp(0.0, 1.0)
+
+
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Share of rows whose most probable class is the label.
+    """Share of rows whose most probable class is the label; logits will do too.
 
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]))
     0.5
     """
-    p, y = checked(probs, labels, "accuracy")
+    p, y = checked(probs, labels, "accuracy", sums=False)
     return float((p.argmax(-1) == y).double().mean())
 
 
@@ -239,10 +260,13 @@ def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
 def entropy(probs: Tensor) -> Tensor:
     """Entropy of each distribution along the last axis, in nats.
 
+    >>> entropy([0.25, 0.25, 0.5]).item()
+    1.0397207708399179
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
     [0.6931471824645996, 0.0]
     """
-    return torch.special.entr(probs).sum(-1)
+    p = probs if isinstance(probs, Tensor) else torch.from_numpy(np.asarray(probs, dtype=np.float64))
+    return torch.special.entr(p).sum(-1)
 
 
 class EntropyParts(NamedTuple):

@@ -53,12 +53,12 @@ def _modules(network: nn.Module) -> list[nn.Module]:
 
 
 def _inclusion(module: nn.Module) -> Tensor:
-    """The inclusion probability of each weight; an ordinary layer's weights are all there."""
+    """The inclusion probability of each weight, on the CPU; an ordinary layer's weights are all there."""
     if isinstance(module, BayesianLayer):
-        return module.weights.inclusion_prob().detach().double()
+        return module.weights.inclusion_prob().detach().cpu().double()
     weight = module.weight
     assert isinstance(weight, Tensor)
-    return torch.ones_like(weight, dtype=torch.float64)
+    return torch.ones(weight.shape, dtype=torch.float64)
 
 
 def _check(network: nn.Module) -> list[nn.Module]:
@@ -75,7 +75,8 @@ def path_probability(
 ) -> Reach:
     """Probability that an input reaches an output, for every input.
 
-    ``shape`` is that of one input where convolutions need to know it. Exact for dense networks with one
+    ``shape`` is that of one input where convolutions need to know it. The network may be on any device; the
+    result is on the CPU. Exact for dense networks with one
     hidden layer of any width, or with hidden layers after the first of at most 10 units;
     else ``n_draws`` structures are drawn.
 
@@ -92,7 +93,7 @@ def path_probability(
         advice = "For example shape=(1, 28, 28)."
         raise invalid("shape", _OWNER, "given for a network with convolutions", None, advice)
     generator = torch.Generator().manual_seed(seed)
-    probs = [(_inclusion(m) if _weighted(m) else torch.empty(0)).cpu() for m in chain]
+    probs = [_inclusion(m) if _weighted(m) else torch.empty(0) for m in chain]
     counts = torch.zeros(shape, dtype=torch.float64)
     for _ in range(n_draws):
         drawn = [(torch.rand(p.shape, generator=generator, dtype=p.dtype) < p).double() for p in probs]
@@ -111,7 +112,7 @@ def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Te
             advice = "For example shape=(1, 28, 28)."
             raise invalid("shape", "median_inputs", "given for a network with convolutions", None, advice)
         shape = (first.in_features,)
-    return _reached(chain, [each.cpu() for each in kept], shape)
+    return _reached(chain, kept, shape)
 
 
 def _weighted(module: nn.Module) -> bool:

@@ -183,12 +183,13 @@ def select(
     seed: int = 0,
     shape: tuple[int, ...] | None = None,
 ) -> Selection:
-    """Choose inputs from a network, a fitted baseline (with ``inclusion_``) or a vector of probabilities.
+    """Choose inputs from a network, a fitted model (with ``inclusion_``) or a vector of probabilities.
 
     ``rule="median"`` takes the median probability model: for a network the inputs that reach an output by
     weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
     whose expected false discovery rate is at most ``level``. ``rule="threshold"`` takes inclusions of at
-    least ``threshold``. ``names`` are strings or a data frame, whose columns name the inputs.
+    least ``threshold``. ``names`` are strings or a data frame, whose columns name the inputs; an
+    estimator has its own.
 
     >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
     ('x1',)
@@ -205,7 +206,8 @@ def select(
     else:
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
-        names = getattr(source, "names_", None) if names is None else names
+        if names is None:
+            names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
     if rule == "threshold":
         if threshold is None or not 0.0 <= threshold <= 1.0:
             raise invalid("threshold", "select", "from 0 to 1", threshold)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import false_discovery_control
 
-from sparsebnn import storage
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, choosing
 from sparsebnn.estimators.choosing import _Asker, _mean_and_p, discoveries, worth
 from sparsebnn.experiments import column_choice
@@ -136,22 +135,6 @@ def test_held_out_rows_of_early_stopping_are_asked(monkeypatch):
     rows = torch.cat(asked["unseen"])
     assert len(rows) == 30
     assert len(set(rows.tolist())) == 30
-
-
-def test_files_without_the_choice_still_load(tmp_path, monkeypatch):
-    x = np.random.RandomState(0).randn(60, 3)
-    model = SparseBNNClassifier(epochs=5, replicates=2).fit(x, x[:, 0] > 0)
-    whole = storage.write
-    monkeypatch.setattr(
-        storage,
-        "write",
-        lambda kind, path, tensors, record: whole(
-            kind, path, tensors, {k: v for k, v in record.items() if k not in ("used", "gain")}
-        ),
-    )
-    loaded = SparseBNNClassifier.load(model.save(tmp_path / "old.safetensors"))
-    assert (loaded.used_ == (model.stability_ > 0.5)).all()
-    assert np.isnan(loaded.gain_).all()
 
 
 def test_the_study_in_its_quick_version(tmp_path, monkeypatch):

@@ -186,6 +186,37 @@ def test_in_pipelines_searches_and_copies():
     assert clone(quick).get_params() == quick.get_params()
 
 
+def test_numpys_numbers_are_as_good_as_pythons(fitted, tmp_path):
+    x, y = two_classes()
+    given = {
+        "epochs": np.int64(40),
+        "replicates": np.int32(2),
+        "hidden": np.array([8]),
+        "learning_rate": np.float64(0.05),
+        "n_draws": np.int64(20),
+        "prior_inclusion": np.float32(0.1),
+        "validation_fraction": np.float32(0.1),
+        "patience": np.int64(5),
+    }
+    model = SparseBNNClassifier(**given).fit(x, y)
+    np.testing.assert_allclose(model.predict_proba(x), fitted.predict_proba(x), rtol=1e-4)
+    again = load(model.save(tmp_path / "m.safetensors"))
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    quick = SparseBNNClassifier(**{**QUICK, "epochs": 2})
+    grid = {"epochs": np.array([2, 3]), "temperature": np.array([0.1, 1.0], dtype=np.float32)}
+    search = GridSearchCV(quick, grid, cv=2, error_score="raise").fit(x, y)
+    assert search.best_params_["epochs"] in (2, 3)
+
+
+def test_two_columns_of_one_name_are_told_apart():
+    pandas = pytest.importorskip("pandas")
+    x, y = two_classes()
+    frame = pandas.DataFrame(x, columns=["a", "a", "b", "c"])
+    model = SparseBNNClassifier(**QUICK).fit(frame, y)
+    assert list(model.feature_names_in_) == list(model.names_) == ["a", "a.2", "b", "c"]
+    assert model.score(frame, y) > 0.9
+
+
 def test_same_seed_same_model(fitted):
     x, _ = two_classes()
     again = clone(fitted).fit(*two_classes())
@@ -193,14 +224,6 @@ def test_same_seed_same_model(fitted):
 
 
 # -- ending early -------------------------------------------------------------------------------------
-
-
-def test_stops_at_a_density():
-    model = SparseBNNClassifier(**{**QUICK, "epochs": 400, "temperature": 1.0}, target_density=0.5)
-    model.fit(*two_classes())
-    assert model.n_epochs_ < 400
-    assert model.density_ <= 0.5
-    assert model.stopped_because_ == "the density is down at 0.5"
 
 
 def test_stops_on_the_validation_elbo_and_keeps_the_best():
@@ -261,12 +284,13 @@ def test_truncated_files_are_refused(fitted, tmp_path):
         load(path)
 
 
-def test_newer_versions_are_refused(fitted, tmp_path, monkeypatch):
+@pytest.mark.parametrize("version", [1, 3])
+def test_other_versions_are_refused(fitted, tmp_path, monkeypatch, version):
     path = tmp_path / "model.safetensors"
-    monkeypatch.setattr(storing, "_KIND", dataclasses.replace(storing._KIND, version=2))
+    monkeypatch.setattr(storing, "_KIND", dataclasses.replace(storing._KIND, version=version))
     fitted.save(path)
     monkeypatch.undo()
-    with pytest.raises(EstimatorError, match="has estimator version 2; this release reads 1"):
+    with pytest.raises(EstimatorError, match=f"has estimator version {version}; this release reads 2"):
         load(path)
 
 
@@ -282,6 +306,22 @@ def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
     model = SparseBNNClassifier(**{**QUICK, "device": "cuda"}).fit(x, y)
     again = load(model.save(tmp_path / "m.safetensors")).set_params(device="cpu")
     np.testing.assert_allclose(again.predict_proba(x), model.predict_proba(x), rtol=1e-9)
+
+
+def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    x, _ = two_classes(seed=3)
+    trained_there = pickle.loads(pickle.dumps(fitted)).set_params(device="cuda:1")
+    again = load(trained_there.save(tmp_path / "m.safetensors"))
+    assert again.device == "cuda:1"
+    assert (again.predict_proba(x) == fitted.predict_proba(x)).all()
+    assert (again.predict_uncertainty(x)["entropy"] == fitted.predict_uncertainty(x)["entropy"]).all()
+    with pytest.raises(InvalidInput) as error:
+        again.fit(*two_classes(20))
+    assert str(error.value) == (
+        "The 'device' of SparseBNNClassifier must be one that is there. Got 'cuda:1' instead. "
+        "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
+    )
 
 
 # -- messages -----------------------------------------------------------------------------------------
@@ -307,6 +347,40 @@ def test_a_model_of_the_gpu_loads_on_a_cpu(tmp_path):
             {"hidden": "wide"},
             "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
             "Got 'wide' instead.",
+        ),
+        (
+            {"target_density": "x"},
+            "The 'target_density' of SparseBNNClassifier must be strictly between 0 and 1. Got 'x' instead.",
+        ),
+        (
+            {"target_density": 0.1, "family": "dense"},
+            "The 'target_density' of SparseBNNClassifier must be None for the family 'dense'. "
+            "Got 0.1 instead. Choose the family 'lrt', 'flow' or 'lbbnn'.",
+        ),
+        (
+            {"target_density": 0.1, "epochs": 3},
+            "The 'epochs' of SparseBNNClassifier must be at least 4 with a target density. Got 3 instead.",
+        ),
+        (
+            {"hidden": True},
+            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. Got True instead.",
+        ),
+        (
+            {"hidden": (5.7,)},
+            "The 'hidden' of SparseBNNClassifier must be a whole number of at least 1. Got 5.7 instead.",
+        ),
+        (
+            {"time_budget": "3"},
+            "The 'time_budget' of SparseBNNClassifier must be positive seconds. Got '3' instead.",
+        ),
+        (
+            {"learning_rate": None},
+            "The 'learning_rate' of SparseBNNClassifier must be 'auto' or a positive number. "
+            "Got None instead.",
+        ),
+        (
+            {"device": "banana"},
+            "The 'device' of SparseBNNClassifier must be 'auto', 'cpu' or 'cuda'. Got 'banana' instead.",
         ),
     ],
 )

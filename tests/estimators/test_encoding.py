@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import SparseBNNClassifier
+from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier
 from sparsebnn.estimators.encoding import Encoder, Table
 
 
@@ -70,6 +70,27 @@ def test_words_by_level_and_unknown_words_by_none():
     np.testing.assert_allclose(unknown, [[0, 0, 0]], atol=1e-12)
 
 
+def test_unknown_words_stand_between_two_levels():
+    given = table(arm=["drug", "control", "control", None])
+    encoder = learned(given)
+    assert encoder.input_names == ["arm=drug", "arm missing"]
+    inputs = encoder.transform(table(arm=["control", "drug", "placebo", None]))
+    np.testing.assert_allclose(inputs[2, 0], 0.0)
+    assert inputs[0, 0] < inputs[2, 0] < inputs[1, 0]
+    assert inputs[3, 0] == 0.0
+    assert inputs[2, 1] == inputs[0, 1] < inputs[3, 1]  # unknown is not missing
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_predictions_for_unknown_words_are_in_between(seed):
+    random = np.random.RandomState(seed)
+    arm = np.array(["control", "drug"])[(random.rand(150) < 0.4).astype(int)]
+    y = random.rand(150) < np.where(arm == "drug", 0.9, 0.1)
+    model = SparseBNNClassifier(epochs=150, replicates=2, n_draws=20).fit(table(arm=arm), y)
+    control, drug, placebo = model.predict_proba(table(arm=["control", "drug", "placebo"]))[:, 1]
+    assert control + 0.1 < placebo < drug - 0.1
+
+
 def test_dates_as_time_and_season():
     days = [datetime.date(2020, 1, 1), "2020-07-01", datetime.datetime(2021, 1, 1, 12)]
     encoder = learned(table(day=days))
@@ -104,6 +125,102 @@ def test_columns_that_say_nothing_are_dropped(values, note):
 
 def test_numeric_strings_are_numbers():
     assert learned(table(a=["1", "2.5", "-3e2"])).columns[0].kind == "number"
+
+
+def raw(encoder, given):
+    """The inputs of the first column before they were standardised."""
+    column = encoder.columns[0]
+    return encoder.transform(given) * np.array(column.scale) + np.array(column.centre)
+
+
+def test_decimal_commas():
+    encoder = learned(table(a=["1,5", "2", None, "-0,25"]))
+    assert (encoder.columns[0].kind, encoder.columns[0].form) == ("number", "comma")
+    new = raw(encoder, table(a=["1,234", "7", "7.5", 3.5]))
+    np.testing.assert_allclose(new[:, 0], [1.234, 7.0, 7.5, 3.5])
+    assert encoder.notes == ["Column 'a': missing in 25.0% of the rows, commas are read as decimal commas."]
+
+
+def test_commas_that_may_stand_before_thousands_are_not_guessed():
+    column = learned(table(a=[f"{k},000" for k in range(1, 80)])).columns[0]
+    assert column.kind == "dropped"
+    assert column.note == (
+        "79 different words, nearly one per row; "
+        "their commas may be decimal or stand before thousands: write numbers without"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["31/12/2023", "1/2/2024", "15/2/2024 06:00"], "dates are read as day/month/year"),
+        (["31.12.2023", "01.02.2024", "15.02.2024 06:00:00"], "dates are read as day/month/year"),
+        (["12/31/2023", "2/1/2024", "2/15/2024 06:00"], "dates are read as month/day/year"),
+        (["2023-12-31T00:00:00Z", "2024-02-01T00:00Z", "2024-02-15T08:00:00+02:00"], ""),
+        (["2023-12-31 00:00", "2024-02-01", "2024-02-15T03:00:00.000-0300"], ""),
+    ],
+)
+def test_dates_are_read_in_the_usual_spellings(words, note):
+    given = table(d=words)
+    encoder = learned(given)
+    assert (encoder.columns[0].kind, encoder.columns[0].note) == ("date", note)
+    moments = [
+        datetime.datetime(2023, 12, 31),
+        datetime.datetime(2024, 2, 1),
+        datetime.datetime(2024, 2, 15, 6),
+    ]
+    expected = [(m - datetime.datetime(1970, 1, 1)).total_seconds() / 86400 for m in moments]
+    np.testing.assert_allclose(raw(encoder, given)[:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(raw(encoder, table(d=["2024-02-01"]))[:, 0], expected[1], rtol=1e-12)
+
+
+def test_day_and_month_that_no_row_tells_apart_are_noted():
+    encoder = learned(table(d=["01/02/2024", "03/04/2024", "05/12/2024"]))
+    assert encoder.notes == ["Column 'd': dates are read as day/month/year, which no row confirms."]
+    with pytest.raises(InvalidInput) as error:
+        encoder.transform(table(d=["12/31/2024"]))
+    assert str(error.value) == (
+        "The 'd' of the table must be dates. Got '12/31/2024' instead. "
+        "In training this column held dates only, such as 31/05/2024 or 2024-05-31."
+    )
+
+
+def test_durations_and_periods_of_frames():
+    pl, pd = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    spans = [datetime.timedelta(hours=1), None, datetime.timedelta(seconds=0.5)]
+    frames = [
+        pd.DataFrame({"d": pd.to_timedelta(pd.Series(spans))}),
+        pd.DataFrame({"d": pd.Series(spans, dtype=object)}),
+        pl.DataFrame({"d": spans}),
+    ]
+    for frame in frames:
+        encoder = learned(Table.of(frame))
+        assert (encoder.columns[0].kind, encoder.columns[0].gaps) == ("number", True)
+        np.testing.assert_allclose(raw(encoder, Table.of(frame))[[0, 2], 0], [3600.0, 0.5])
+    months = pd.DataFrame({"m": pd.PeriodIndex(["2020-01", "2020-02", None], freq="M")})
+    encoder = learned(Table.of(months))
+    assert (encoder.columns[0].kind, encoder.columns[0].gaps) == ("date", True)
+    np.testing.assert_allclose(np.diff(raw(encoder, Table.of(months))[:2, 0]), 31.0)
+
+
+def test_columns_left_out_are_named(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"id": [f"id{k}" for k in range(80)], "same": 1.0, "x": np.arange(80.0)})
+    model = SparseBNNClassifier(epochs=2, replicates=1, hidden=(4,), n_draws=2)
+    with pytest.warns(ColumnWarning) as caught:
+        model.fit(frame, [0, 1] * 40)
+    assert [str(w.message) for w in caught] == [
+        "2 columns are left out: 'id' (80 different words, nearly one per row), 'same' (always the same)."
+    ]
+    assert caught[0].filename == __file__
+    assert model.notes_ == [
+        "Column 'id' is left out: 80 different words, nearly one per row.",
+        "Column 'same' is left out: always the same.",
+    ]
+    again = SparseBNNClassifier.load(model.save(tmp_path / "m.safetensors"))
+    assert again.notes_ == model.notes_
+    # The command line, which hands over such a table, shows the notes itself: no warning.
+    assert model.fit(Table.of(frame), [0, 1] * 40).notes_ == again.notes_
 
 
 def test_survives_json():

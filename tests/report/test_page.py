@@ -248,6 +248,29 @@ def test_how_many_inputs(kept, said):
     assert said in words.sentences(parse(record))[1]
 
 
+@pytest.mark.parametrize(
+    ("stability", "edges", "said"),
+    [
+        (
+            0.2,
+            4,
+            "None of the 7 inputs is clearly needed, though the sparse model uses 7 of them, "
+            "with 8.3% of the network’s connections.",
+        ),
+        (0.0, 0, "None of the 7 inputs is clearly needed: the sparse model is a constant."),
+        (None, 0, "None of the 7 inputs is clearly needed."),
+        (None, 4, "None of the 7 inputs is clearly needed."),
+    ],
+)
+def test_a_model_is_called_constant_only_where_no_path_is_left(stability, edges, said):
+    record = example()
+    for each in record["inputs"]:
+        each |= {"selected": False, "stability": stability}
+    record["network"]["edges"] = record["network"]["edges"][:edges]
+    record["network"] |= {"shown": edges, "of": edges}
+    assert words.sentences(parse(record))[1] == said
+
+
 def test_best_is_marked_only_where_it_can_be_told():
     page = render(example())
     assert page.count('class="tag">best<') == 1  # accuracy; every other measure is tied

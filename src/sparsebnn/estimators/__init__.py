@@ -10,12 +10,14 @@ from typing import Any
 
 from sparsebnn.estimators import storing
 from sparsebnn.estimators.classifier import SparseBNNClassifier
+from sparsebnn.estimators.columns import ColumnWarning
 from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.estimators.explaining import Effects, Explanation
 from sparsebnn.estimators.regressor import SparseBNNRegressor
 from sparsebnn.estimators.storing import EstimatorError
 
 __all__ = [
+    "ColumnWarning",
     "Effects",
     "Encoder",
     "EstimatorError",

@@ -26,12 +26,14 @@ except ImportError as missing:
     raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators import choosing, explaining, storing, summing_up
+from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
+from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
-from sparsebnn.estimators.plan import Plan, network, planned
+from sparsebnn.estimators.placing import check_device, to_predict
+from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
-from sparsebnn.estimators.watching import AtDensity, AtTime, Enough, OnValidation
+from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
 from sparsebnn.training import Callback, Run, train
@@ -63,9 +65,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             return X
         if is_frame(X) or _holds_words(X):
             X = X if is_frame(X) else np.asarray(X, dtype=object)
-            if hasattr(X, "get_columns"):
-                # Not every scikit-learn reads the names of every polars: older ones would lose them.
-                self._check_names(tuple(X.columns), reset)
+            given = list(X.columns) if is_frame(X) else []
+            if hasattr(X, "get_columns") or len(set(given)) < len(given):
+                # Not every scikit-learn reads the names of every polars (older ones would lose them), or
+                # takes a frame with two columns of one name.
+                self._check_names(tuple(names_apart([str(name) for name in given])), reset)
             else:
                 validate_data(self, X=X, reset=reset, skip_check_array=True)
             rows = X.shape[0]
@@ -116,6 +120,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         began = time.monotonic()
         check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
+        check_device(self.device, owner)
+        if self.time_budget is not None:
+            positive(self.time_budget, "time_budget", owner, "positive seconds")
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
         table = self._table(X, reset=True)
@@ -128,10 +135,15 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
         seed = _seed(self.random_state)
         self._encoder = Encoder.learned(table, weight)
+        self.notes_ = self._encoder.notes
+        # Who hands over a Table of ours (the command line) shows the notes itself.
+        if not isinstance(X, Table):
+            remarks.warn_of_dropped(self._encoder)
         x = self._encoder.transform(table)
         self._seed, self.n_rows_ = seed, len(x)
         run = self._train(x, targets, weight, seed, began)
         self._keep(run, x, targets, weight)
+        self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
         self.seconds_ = time.monotonic() - began
         return self
 
@@ -159,13 +171,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             if self.time_budget is not None:
                 plan = self._within_time(plan, template, data, options, began)
                 callbacks.append(AtTime(self.time_budget, began))
-            if self.target_density is not None:
-                callbacks.append(AtDensity(_share(self.target_density, "target_density", owner)))
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
             try:
                 run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
             except Enough as enough:
                 run, self.stopped_because_ = enough.run, enough.why
+                self.notes_ += remarks.cut_short(run, plan, enough.why)
         for callback in callbacks:
             if isinstance(callback, OnValidation):
                 callback.restore(run)
@@ -181,10 +192,10 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> OnValidation:
         """Rows for the validation ELBO; ``_kept_rows`` are the others."""
         owner = type(self).__name__
-        share = _share(self.validation_fraction, "validation_fraction", owner)
-        count = max(1, round(share * len(x)))
+        part = share(self.validation_fraction, "validation_fraction", owner)
+        count = max(1, round(part * len(x)))
         if count >= len(x):
-            raise invalid("validation_fraction", owner, "a share that leaves rows to train on", share)
+            raise invalid("validation_fraction", owner, "a share that leaves rows to train on", part)
         order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x)))
         held, self._kept_rows = order[:count].sort().values, order[count:].sort().values
         return OnValidation(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
@@ -193,13 +204,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self, plan: Plan, template: Any, data: tuple[Tensor, ...], options: dict[str, Any], began: float
     ) -> Plan:
         """As many epochs as the time allows, by the pace of two trial epochs, so that the schedule ends."""
-        if not float(self.time_budget) > 0.0:
-            raise invalid("time_budget", type(self).__name__, "positive seconds", self.time_budget)
-        trial = dataclasses.replace(plan.settings, epochs=2)
-        run = train(template, data, settings=trial, **options)
+        trial = dataclasses.replace(plan, epochs=2, target_density=None)
+        run = train(template, data, settings=trial.settings, **options)
         pace = run.history[-1].seconds
         left = 0.85 * self.time_budget - (time.monotonic() - began)
-        return dataclasses.replace(plan, epochs=max(1, min(plan.epochs, int(left / max(pace, 1e-6)))))
+        fitting = min(plan.epochs, int(left / max(pace, 1e-6)))
+        return dataclasses.replace(plan, epochs=max(plan.least_epochs, fitting))
 
     def _device(self, plan: Plan, x: Tensor) -> str:
         if str(self.device) != "auto":
@@ -214,6 +224,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
         objectives = [run.replicas.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
+        if self.plan_.target_density is not None:
+            for each in self.networks_:
+                prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.sharpness_ = 1.0
@@ -271,14 +284,19 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         self.stability_ = ensemble.median_columns(column_of, len(columns)).mean(0)
 
     @property
+    def names_(self) -> tuple[str, ...]:
+        """The columns' names, as ``selected_features_`` and :func:`sparsebnn.selection.select` use them."""
+        return tuple(column.name for column in self._encoder.columns)
+
+    @property
     def _ensemble(self) -> Ensemble:
         return Ensemble(self.networks_, self._likelihoods, self.sharpness_)
 
     def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""
         x = self._inputs(X)
-        each = -(-(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
-        device = "cpu" if str(self.device) == "auto" else str(self.device)
+        each = -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
+        device = to_predict(self.device, type(self).__name__)
         with one_thread() if len(x) < 5000 else contextlib.nullcontext():
             yield from self._ensemble.draws(x, each, self.model, self._seed, device)
 
@@ -345,12 +363,6 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray:
     return _check_sample_weight(
         sample_weight, np.empty((rows, 1)), dtype=np.float64, ensure_non_negative=True
     )
-
-
-def _share(value: Any, what: str, owner: str) -> float:
-    if isinstance(value, bool | str) or not 0.0 < float(value) < 1.0:
-        raise invalid(what, owner, "strictly between 0 and 1", repr(value))
-    return float(value)
 
 
 def _seed(random_state: Any) -> int:

@@ -38,18 +38,21 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
-    target_density : end when the share of weights left is down at this.
+    target_density : the share of weights to keep. Training is free for half of its epochs, then brings the
+        density down to this, and ends with a refit of the weights that are left (docs/defaults.md).
     calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
         (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
-    device : "auto", "cpu" or "cuda".
+    device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU where there is none.
     random_state : the seed of everything random.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
     docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
-    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``.
+    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
+    ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
+    are left out are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)

@@ -1,8 +1,9 @@
 """One column of a table: what kind it is, and its values as standardised numbers.
 
-Numbers are standardised, words become one input per level, dates become time and season. A value that
-is missing counts as the average of its column, and a column with gaps in training gets one more input
-that says where they are.
+Numbers are standardised, words become one input per level, dates become time and season, durations
+seconds. A value that is missing counts as the average of its column, and a column with gaps in training gets
+one more input that says where they are. A word that training never saw is none of the levels; in a column of
+two levels, which share one input, it counts as the average.
 """
 
 from __future__ import annotations
@@ -10,23 +11,26 @@ from __future__ import annotations
 import datetime
 import math
 import numbers
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.estimators import spelling
+from sparsebnn.estimators.spelling import DAY
 
-__all__ = ["Column", "absent", "encode", "label", "learn"]
+__all__ = ["Column", "ColumnWarning", "absent", "encode", "label", "learn"]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?")
-_DAY = 86400.0
 _YEAR = 365.2425
+
+
+class ColumnWarning(UserWarning):
+    """Columns of a table that were left out; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Column:
     """How a column becomes inputs, learned from the training rows; plain values, so JSON can hold it.
 
     ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
+    ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
+    spell the column's numbers or dates (:mod:`sparsebnn.estimators.spelling`).
     """
 
     name: str
@@ -43,6 +49,8 @@ class Column:
     gaps: bool = False
     centre: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    reference: str | None = None
+    form: str = ""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -62,6 +70,8 @@ def absent(value: Any) -> bool:
     """Whether an entry is missing: None, NaN, NaT, pandas' NA or an empty string."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
     if isinstance(value, str):
         return not value.strip()
     return isinstance(value, float) and math.isnan(value)
@@ -84,51 +94,51 @@ def label(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, numbers.Real | np.bool_):
-        return True
-    if not isinstance(value, str):
-        return type(value).__name__ == "Decimal"
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+    """Whether a value that is no word is a number, or a duration."""
+    kinds = (numbers.Real, np.bool_, datetime.timedelta, np.timedelta64)
+    return isinstance(value, kinds) or type(value).__name__ == "Decimal"
 
 
 def _is_date(value: Any) -> bool:
-    if isinstance(value, datetime.date | np.datetime64):
-        return True
-    return isinstance(value, str) and _ISO.fullmatch(value.strip()) is not None
+    return isinstance(value, datetime.date | np.datetime64)
 
 
-def _kind_of(values: np.ndarray, categorical: bool) -> str:
+def _kind_of(values: np.ndarray, categorical: bool) -> tuple[str, str, str]:
+    """What a column is, how its words spell that, and a note on it if that is not the usual way."""
     if categorical:
-        return "category"
+        return "category", "", ""
     if values.dtype.kind in "biufm":
-        return "number"
+        return "number", "", ""
     if values.dtype.kind == "M":
-        return "date"
+        return "date", "", ""
     there = [v for v in values.tolist() if not absent(v)]
-    if there and all(map(_is_date, there)):
-        return "date"
-    return "number" if all(map(_is_number, there)) else "category"
+    texts = [v for v in there if isinstance(v, str)]
+    others = [v for v in there if not isinstance(v, str)]
+    if there and all(map(_is_date, others)) and (dates := spelling.date_form(texts)) is not None:
+        form, sure = dates
+        order = {"day first": "day/month/year", "month first": "month/day/year"}.get(form)
+        note = "" if order is None else f"dates are read as {order}"
+        return "date", form, note if sure else f"{note}, which no row confirms"
+    if all(map(_is_number, others)) and (form_of_numbers := spelling.number_form(texts)) is not None:
+        note = "commas are read as decimal commas" if form_of_numbers == "comma" else ""
+        return "number", form_of_numbers, note
+    return "category", "", ""
 
 
-def _floats(values: np.ndarray, name: str) -> np.ndarray:
-    """Numbers as float64, gaps as NaN."""
+def _floats(values: np.ndarray, name: str, form: str) -> np.ndarray:
+    """Numbers as float64, durations in seconds, gaps as NaN."""
     if values.dtype.kind == "m":
-        seconds = values.astype("timedelta64[s]").astype(np.float64)
-        return np.where(np.isnat(values), np.nan, seconds)
+        return values / np.timedelta64(1, "s")
     if values.dtype.kind in "biuf":
         found = values.astype(np.float64)
     else:
-        found = np.array([_float(v, name) for v in values.tolist()], dtype=np.float64)
+        found = np.array([_float(v, name, form) for v in values.tolist()], dtype=np.float64)
     if np.isinf(found).any():
         raise _unusable(name, "finite", "infinity", "Replace infinite values, or leave them empty.")
     return found
 
 
-def _float(value: Any, name: str) -> float:
+def _float(value: Any, name: str, form: str) -> float:
     if absent(value):
         return math.nan
     if isinstance(value, dict | list | tuple | set):
@@ -136,33 +146,38 @@ def _float(value: Any, name: str) -> float:
             f"Each value of column {name!r} must be a number: "
             f"float() argument must be a string or a real number, not {type(value).__name__!r}"
         )
-    if not _is_number(value):
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, np.timedelta64):
+        return float(value / np.timedelta64(1, "s"))
+    found = spelling.number(value, form) if isinstance(value, str) else None
+    if found is None and not _is_number(value):
         advice = "In training this column held numbers only."
         raise _unusable(name, "numbers", repr(value), advice)
-    return float(value)
+    return float(value) if found is None else found
 
 
-def _days(values: np.ndarray, name: str) -> np.ndarray:
+def _days(values: np.ndarray, name: str, form: str) -> np.ndarray:
     """Dates as days since 1970, gaps as NaN."""
     if values.dtype.kind == "M":
         seconds = values.astype("datetime64[ms]")
-        return np.where(np.isnat(seconds), np.nan, seconds.astype(np.float64) / (1000.0 * _DAY))
-    return np.array([_day(v, name) for v in values.tolist()], dtype=np.float64)
+        return np.where(np.isnat(seconds), np.nan, seconds.astype(np.float64) / (1000.0 * DAY))
+    return np.array([_day(v, name, form) for v in values.tolist()], dtype=np.float64)
 
 
-def _day(value: Any, name: str) -> float:
+def _day(value: Any, name: str, form: str) -> float:
     if absent(value):
         return math.nan
-    if not _is_date(value):
-        advice = "In training this column held dates only, such as 2024-05-31 or 2024-05-31 14:00."
-        raise _unusable(name, "dates", repr(value), advice)
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    text = value.strip().replace(" ", "T") if isinstance(value, str) else value
-    try:
-        return float(np.datetime64(text, "ms").astype(np.int64)) / (1000.0 * _DAY)
-    except ValueError as error:
-        raise _unusable(name, "dates", repr(value)) from error
+    if isinstance(value, str):
+        found = spelling.days(value, form)
+        if found is not None:
+            return found
+    elif _is_date(value):
+        if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+        return float(np.datetime64(value, "ms").astype(np.int64)) / (1000.0 * DAY)
+    advice = f"In training this column held dates only, such as {spelling.DATE_EXAMPLES[form]}."
+    raise _unusable(name, "dates", repr(value), advice)
 
 
 def _unusable(name: str, expected: str, got: str, advice: str = "") -> InvalidInput:
@@ -179,23 +194,35 @@ def _labels(values: np.ndarray) -> list[str | None]:
 def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
     """``(rows, inputs)`` before standardising; NaN where the value is missing."""
     if column.kind == "number":
-        own = _floats(values, column.name)[:, None]
+        own = _floats(values, column.name, column.form)[:, None]
     elif column.kind == "date":
-        days = _days(values, column.name)
+        days = _days(values, column.name, column.form)
         turn = 2.0 * np.pi * days / _YEAR
         own = np.stack([days, np.sin(turn), np.cos(turn)], axis=1)
     else:
-        place = {level: i for i, level in enumerate(column.levels)}
-        found = _labels(values)
-        own = np.zeros((len(found), len(place)))
-        for row, level in enumerate(found):
-            if level is None:
-                own[row] = np.nan
-            elif level in place:
-                own[row, place[level]] = 1.0
+        return _indicators(column, values)
     if not column.gaps:
         return own
     return np.concatenate([own, np.isnan(own[:, :1]).astype(np.float64)], axis=1)
+
+
+def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
+    """One input per level, and one for gaps if training had any."""
+    place = {level: i for i, level in enumerate(column.levels)}
+    found = _labels(values)
+    own = np.zeros((len(found), len(place)))
+    for row, level in enumerate(found):
+        if level is None:
+            own[row] = np.nan
+        elif level in place:
+            own[row, place[level]] = 1.0
+        elif column.reference is not None and level != column.reference:
+            # All zeros would be the other level: a word that is neither stands between the two.
+            own[row] = np.nan
+    if not column.gaps:
+        return own
+    missing = np.array([level is None for level in found], dtype=np.float64)
+    return np.concatenate([own, missing[:, None]], axis=1)
 
 
 def encode(column: Column, values: np.ndarray) -> np.ndarray:
@@ -209,10 +236,10 @@ def encode(column: Column, values: np.ndarray) -> np.ndarray:
 
 def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool = False) -> Column:
     """What a column is and how it becomes inputs, from the training rows."""
-    kind = _kind_of(values, categorical)
+    kind, form, remark = _kind_of(values, categorical)
     if kind == "category":
         return _learn_category(name, values, weight)
-    known = _days(values, name) if kind == "date" else _floats(values, name)
+    known = _days(values, name, form) if kind == "date" else _floats(values, name, form)
     gaps = np.isnan(known)
     if gaps.all():
         return Column(name, "dropped", "always missing")
@@ -223,7 +250,8 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
         note = f"missing in {gaps.mean():.1%} of the rows" if gaps.any() else ""
-    column = Column(name, kind, note, gaps=bool(gaps.any()))
+    note = ", ".join(filter(None, (note, remark)))
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form)
     return _standardised(column, values, weight)
 
 
@@ -236,7 +264,10 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     if len(counts) == 1 and not gaps:
         return Column(name, "dropped", "always the same")
     if len(counts) > max(_LEVELS, len(found) // 2):
-        return Column(name, "dropped", f"{len(counts)} different words, nearly one per row")
+        note = f"{len(counts)} different words, nearly one per row"
+        if spelling.may_be_thousands(list(counts)):
+            note += "; their commas may be decimal or stand before thousands: write numbers without"
+        return Column(name, "dropped", note)
     # The most frequent first; the order of equals must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
     note = f"{len(counts)} levels"
@@ -245,7 +276,9 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
         note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
-    return _standardised(Column(name, "category", note, tuple(sorted(kept)), gaps), values, weight)
+    reference = ordered[0] if len(ordered) == 2 else None
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
+    return _standardised(column, values, weight)
 
 
 def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Column:
@@ -267,9 +300,7 @@ def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Col
             std = 1.0
         centre.append(middle)
         scale.append(std)
-    return Column(
-        column.name, column.kind, column.note, column.levels, column.gaps, tuple(centre), tuple(scale)
-    )
+    return replace(column, centre=tuple(centre), scale=tuple(scale))
 
 
 def names_apart(names: Sequence[str]) -> list[str]:

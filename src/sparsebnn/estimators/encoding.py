@@ -96,15 +96,18 @@ def _dense(x: Any) -> np.ndarray:
 
 
 def _values(series: Any) -> np.ndarray:
-    """A column of a frame as a numpy array: numbers and dates as such, all else as objects."""
+    """A column of a frame as a numpy array: numbers, dates and durations as such, all else as objects."""
     dtype = getattr(series, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind in "biufM":
+    if isinstance(dtype, np.dtype) and dtype.kind in "biufMm":
         return np.asarray(series)
     name = str(dtype).lower()
-    if name.startswith(("float", "int", "uint", "bool", "datetime", "date")):
+    if name.startswith("period"):
+        # A month or a year counts as the moment it begins.
+        return np.asarray(series.dt.to_timestamp())
+    if name.startswith(("float", "int", "uint", "bool", "datetime", "date", "timedelta", "duration")):
         # Extension types: their own conversion turns gaps into NaN or NaT, or into objects.
         found = np.asarray(series.to_numpy())
-        return found if found.dtype.kind in "biufM" else found.astype(object)
+        return found if found.dtype.kind in "biufMm" else found.astype(object)
     listed = series.to_list() if hasattr(series, "to_list") else list(series)
     found = np.empty(len(listed), dtype=object)
     found[:] = listed
@@ -139,6 +142,17 @@ class Encoder:
     def column_of(self) -> np.ndarray:
         """For every input, the number of the column it comes from."""
         return np.repeat(np.arange(len(self.columns)), [len(c.inputs) for c in self.columns])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the columns: which were left out, and which were read by a guess."""
+        said = []
+        for column in self.columns:
+            if column.kind == "dropped":
+                said.append(f"Column {column.name!r} is left out: {column.note}.")
+            elif column.form:
+                said.append(f"Column {column.name!r}: {column.note}.")
+        return said
 
     def transform(self, table: Table) -> np.ndarray:
         """``(rows, inputs)``, float64."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.layers import Linear
 from sparsebnn.priors import GaussianPrior, SpikeSlabPrior
-from sparsebnn.training import Settings
+from sparsebnn.training import PhasedSettings, Settings
 
-__all__ = ["FAMILIES", "Plan", "network", "planned"]
+__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "prior_as_given", "share"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
@@ -28,6 +30,8 @@ _TEMPERED_ROWS = 2000
 _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
+_REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
+LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,32 @@ class Plan:
     temperature: float
     warmup: float
     replicates: int
+    target_density: float | None = None
 
     @property
     def settings(self) -> Settings:
-        return Settings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            learning_rates={"inclusion_logit": self.logit_rate},
-            temperature=self.temperature,
-            warmup=self.warmup,
-        )
+        """With a target density three parts: free training, the way down, the refit of what is left.
+
+        As in the recommended recipe the refit is hotter, but not hotter than the Bayes posterior.
+        """
+        plain: dict[str, Any] = {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "learning_rates": {"inclusion_logit": self.logit_rate},
+            "temperature": self.temperature,
+            "warmup": self.warmup,
+        }
+        if self.target_density is None:
+            return Settings(**plain)
+        heat = max(1.0, min(_REFIT_HEAT, 1.0 / self.temperature))
+        plain |= {"free": 0.5, "refit": 0.2, "refit_heat": heat}
+        return PhasedSettings(**plain, target_density=self.target_density)
+
+    @property
+    def least_epochs(self) -> int:
+        """Fewer cannot be divided into the parts of a training."""
+        return 1 if self.target_density is None else LEAST_PHASED
 
     def record(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "hidden": list(self.hidden)}
@@ -83,31 +102,34 @@ def _epochs(rows: int, batch_size: int, task: str) -> int:
 def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     """The plan for so many rows; ``given`` are the estimator's parameters, 'auto' where it may choose."""
     hidden = given["hidden"]
-    sizes = (50,) if hidden == "auto" else _sizes(hidden, owner)
+    sizes = (50,) if _auto(hidden) else _sizes(hidden, owner)
     batch_size = given["batch_size"]
-    if batch_size == "auto":
-        batch_size = _batch_size(rows)
-    check_count(batch_size, "batch_size", owner)
+    batch_size = _batch_size(rows) if _auto(batch_size) else check_count(batch_size, "batch_size", owner)
     epochs = given["epochs"]
-    if epochs == "auto":
+    if _auto(epochs):
         epochs = _epochs(rows, min(rows, batch_size), task)
-    check_count(epochs, "epochs", owner)
+    epochs = check_count(epochs, "epochs", owner)
     rate = given["learning_rate"]
-    rate = _FULL_RATE if rate == "auto" else _positive(rate, "learning_rate", owner)
+    rate = (
+        _FULL_RATE if _auto(rate) else positive(rate, "learning_rate", owner, "'auto' or a positive number")
+    )
     temperature = given["temperature"]
     temperature = (
-        _temperature(rows, task) if temperature == "auto" else _positive(temperature, "temperature", owner)
+        _temperature(rows, task)
+        if _auto(temperature)
+        else positive(temperature, "temperature", owner, "'auto' or a positive number")
     )
     family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
-    inclusion = given["prior_inclusion"]
-    if not isinstance(inclusion, int | float) or not 0.0 < inclusion < 1.0:
-        raise invalid("prior_inclusion", owner, "strictly between 0 and 1", repr(inclusion))
+    inclusion = share(given["prior_inclusion"], "prior_inclusion", owner)
+    target = given["target_density"]
+    if target is not None:
+        target, epochs = _density(target, epochs, given, owner)
     replicates = check_count(given["replicates"], "replicates", owner)
     logit_rate = _LOGIT_RATE * rate / _FULL_RATE
     return Plan(
         sizes,
         family,
-        float(inclusion),
+        inclusion,
         epochs,
         batch_size,
         rate,
@@ -115,20 +137,59 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         temperature,
         0.5,
         replicates,
+        target,
     )
 
 
+def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:
+    """The target density and the epochs for it."""
+    target = share(target, "target_density", owner)
+    if given["family"] == "dense":
+        advice = "Choose the family 'lrt', 'flow' or 'lbbnn'."
+        raise invalid("target_density", owner, "None for the family 'dense'", target, advice)
+    if _auto(given["epochs"]):
+        epochs = max(epochs, LEAST_PHASED)
+    if epochs < LEAST_PHASED:
+        raise invalid("epochs", owner, f"at least {LEAST_PHASED} with a target density", epochs)
+    return target, epochs
+
+
 def _sizes(hidden: Any, owner: str) -> tuple[int, ...]:
-    listed = (hidden,) if isinstance(hidden, int) else hidden
+    single = not isinstance(hidden, bool) and isinstance(hidden, numbers.Integral)
+    listed = (hidden,) if single else hidden
     if isinstance(listed, str) or not hasattr(listed, "__iter__"):
         raise invalid("hidden", owner, "'auto' or a tuple of layer sizes", repr(hidden))
-    return tuple(check_count(int(size), "hidden", owner) for size in listed)
+    return tuple(check_count(size, "hidden", owner) for size in listed)
 
 
-def _positive(value: Any, what: str, owner: str) -> float:
-    if isinstance(value, bool | str) or not float(value) > 0.0:
-        raise invalid(what, owner, "'auto' or a positive number", repr(value))
+def _auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def positive(value: Any, what: str, owner: str, expected: str) -> float:
+    """A number above 0, of Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0.0:
+        raise invalid(what, owner, expected, repr(value))
     return float(value)
+
+
+def share(value: Any, what: str, owner: str) -> float:
+    """A number strictly between 0 and 1, of Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < 1.0:
+        raise invalid(what, owner, "strictly between 0 and 1", repr(value))
+    return float(value)
+
+
+@torch.no_grad()
+def prior_as_given(trained: nn.Module, plan: Plan) -> None:
+    """Bring back the inclusion probability of the prior that a target density has moved.
+
+    The odds were a means to the density; what columns must pay for themselves is counted by the prior that
+    was stated. Predictions do not depend on it.
+    """
+    for module in trained.modules():
+        if isinstance(module, SpikeSlabPrior):
+            module.inclusion_prob.fill_(plan.prior_inclusion)
 
 
 def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:

@@ -24,7 +24,7 @@ class EstimatorError(storage.StorageError):
 
 _KIND = storage.Kind(
     noun="estimator",
-    version=1,
+    version=2,
     error=EstimatorError,
     if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a fitted estimator there first.",
@@ -42,7 +42,7 @@ def _parameters(estimator: Any) -> dict[str, Any]:
             value = estimator._seed
         if name == "class_weight" and isinstance(value, dict):
             value = {"keys": [_scalar(k) for k in value], "values": [float(v) for v in value.values()]}
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | np.ndarray):
             value = [_scalar(v) for v in value]
         else:
             value = _scalar(value)
@@ -78,6 +78,7 @@ def save(estimator: Any, path: Path) -> Path:
         "class": type(estimator).__name__,
         "parameters": _parameters(estimator),
         "columns": estimator._encoder.record(),
+        "notes": list(estimator.notes_),
         "names": None if names is None else [str(name) for name in names],
         "targets": _targets(estimator),
         "plan": estimator.plan_.record(),
@@ -127,6 +128,7 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
         parameters["class_weight"] = dict(zip(weight["keys"], weight["values"]))
     estimator: Any = kind(**parameters)
     estimator._encoder = Encoder.of_record(record["columns"])
+    estimator.notes_ = list(record["notes"])
     estimator.n_features_in_ = len(record["columns"])
     if record["names"] is not None:
         estimator.feature_names_in_ = np.array(record["names"], dtype=object)
@@ -146,9 +148,8 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.density_ = record["density"]
     estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])
     names = np.array([column.name for column in estimator._encoder.columns], dtype=object)
-    # Files of versions before 'used' was kept: a column was in use when most replicates used it.
-    estimator.used_ = np.array(record.get("used", estimator.stability_ > 0.5), dtype=bool)
-    estimator.gain_ = np.array(record.get("gain", np.full(len(names), np.nan)), dtype=np.float64)
+    estimator.used_ = np.array(record["used"], dtype=bool)
+    estimator.gain_ = np.array(record["gain"], dtype=np.float64)
     estimator.selected_features_ = names[estimator.used_]
     return estimator
 

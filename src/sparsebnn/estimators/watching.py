@@ -1,4 +1,4 @@
-"""When training ends before its last epoch: the time is up, the density is reached, nothing improves."""
+"""When training ends before its last epoch: the time is up, or nothing improves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebnn.likelihoods import Likelihood
 from sparsebnn.prediction import draw_outputs_of_all
 from sparsebnn.training import Callback, Epoch, Run
 
-__all__ = ["Enough", "AtDensity", "AtTime", "OnValidation"]
+__all__ = ["Enough", "AtTime", "OnValidation"]
 
 _LOOKS = 40  # how often the validation rows are looked at in a full training
 
@@ -35,24 +35,14 @@ class AtTime(Callback):
             raise Enough(run, "the time budget is spent")
 
 
-class AtDensity(Callback):
-    """Ends training when the mean density of the replicates is down at ``target``."""
-
-    def __init__(self, target: float) -> None:
-        self.target = target
-
-    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
-        if sum(epoch.density) / len(epoch.density) <= self.target:
-            raise Enough(run, f"the density is down at {self.target:g}")
-
-
 class OnValidation(Callback):
     r"""Ends training when the ELBO of held-out rows no longer rises, and goes back to its best.
 
     .. math:: -\frac{N}{|V|}\sum_{i \in V} w_i\,\mathrm{nll}_i - T \cdot \mathrm{KL}
 
     over the validation rows V, N training rows and the temperature T; looked at about 40 times, once
-    the warm-up is over. ``patience`` looks without a better one end the training.
+    the warm-up is over, and with a target density once it is reached and the structure is fixed.
+    ``patience`` looks without a better one end the training.
     """
 
     def __init__(self, x: Tensor, y: Tensor, weight: Tensor, patience: int) -> None:
@@ -70,12 +60,14 @@ class OnValidation(Callback):
                 each = torch.stack([form.nll(one, y) for one in outputs[k]]).mean(0).cpu()
                 total[k] += (weight * each).sum()
         fit = run.batches.rows / len(self.y) * total
-        kl = run.settings.temperature * torch.tensor(epoch.kl)
+        kl = run.settings.beta(epoch.epoch) * torch.tensor(epoch.kl)
         return -float((fit + kl).mean())
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         settings = run.settings
         done, every = epoch.epoch + 1, max(1, settings.epochs // _LOOKS)
+        if settings.targets and epoch.epoch < settings.refit_from:
+            return
         if done < settings.warmup * settings.epochs or (done % every and done != settings.epochs):
             return
         elbo = self._elbo(run, epoch)

@@ -180,12 +180,27 @@ def _which_inputs(record: Record) -> str:
     total, does = len(record.inputs), _does(record)
     share = "" if record.density is None else f", with {percent(record.density)} of the network’s connections"
     if not kept:
-        return f"None of the {total} inputs is clearly needed: the sparse model is a constant."
+        return f"None of the {total} inputs is clearly needed{_used_all_the_same(record, share)}."
     if len(kept) == 1:
         return f"Of {total} inputs it needs one, {_named(kept, does)}{share}."
     lead = "all" if len(kept) == total else f"{len(kept)}"
     most = f", above all {_named(kept[:3], does)}" if len(kept) > 4 else f": {_named(kept, does)}"
     return f"Of {total} inputs it needs {lead}{share}{most}."
+
+
+def _used_all_the_same(record: Record, share: str) -> str:
+    """What the sparse model rests on where no input has shown its worth; nothing where that is not known.
+
+    It is a constant only where no chain of kept connections leads from an input to an output, in any
+    replicate (``stability`` 0 everywhere).
+    """
+    known = [each.stability for each in record.inputs if each.stability is not None]
+    reaching = sum(stability > 0 for stability in known)
+    if reaching:
+        return f", though the sparse model uses {reaching} of them{share}"
+    if len(known) == len(record.inputs) and (record.network is None or not record.network.of):
+        return ": the sparse model is a constant"
+    return ""
 
 
 def ranked(inputs: Sequence[Input]) -> list[Input]:

@@ -1,0 +1,53 @@
+"""What a user must be told about a fit: sentences for ``notes_``, and warnings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sparsebnn.estimators.columns import ColumnWarning
+from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.estimators.plan import Plan
+from sparsebnn.networks import bayesian_layers
+from sparsebnn.training import Run
+from sparsebnn.training.density import fix_structure
+
+__all__ = ["cut_short", "missed_density", "warn_of_dropped"]
+
+_SLACK = 0.1  # how far a density may be from its target without a word
+_MOST_NAMED = 10  # columns that a warning names
+# The line a warning points at is the one that called the estimator's fit.
+_CALLER_OF_FIT = 4
+
+
+def warn_of_dropped(encoder: Encoder) -> None:
+    """One warning for all columns that are left out, each with the reason."""
+    dropped = [f"{c.name!r} ({c.note})" for c in encoder.columns if c.kind == "dropped"]
+    if not dropped:
+        return
+    listed = ", ".join(dropped[:_MOST_NAMED])
+    more = f" and {len(dropped) - _MOST_NAMED} more (notes_ has all)" if len(dropped) > _MOST_NAMED else ""
+    what = "1 column is" if len(dropped) == 1 else f"{len(dropped)} columns are"
+    warnings.warn(f"{what} left out: {listed}{more}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
+
+
+def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
+    """Training that ended on its way to a target density goes the rest of it at once, without a refit."""
+    if plan.target_density is None or len(run.history) >= plan.settings.refit_from:
+        return []
+    fix_structure(run.replicas, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
+    return [f"Training ended before its refit ({why}): the weights were cut down to the density at once."]
+
+
+def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:
+    """A small network cannot have every density: say so, where that shows."""
+    target = plan.target_density
+    if target is None or abs(density / target - 1.0) <= _SLACK:
+        return []
+    count = sum(layer.weights.inclusion_prob().numel() for _, layer in bayesian_layers(networks[0]))
+    note = f"The density is {density:.3g}, not {target:g}: the network has {count} weights."
+    warnings.warn(note, UserWarning, stacklevel=_CALLER_OF_FIT)
+    return [note]
