@@ -174,7 +174,10 @@ def test_neurons_go_for_real(mode):
         small = compact(trained)
         assert small.units[0] == (16, 4)
         assert small.weights == (5 * 16 + 16 * 2, 5 * 4 + 4 * 2)
-    assert run.history[-1].density == [0.25, 0.25]
+    # The history has the whole network's density; the second layer's weights are always there.
+    whole = (5 * 4 + 16 * 2) / (5 * 16 + 16 * 2)
+    assert run.history[-1].density == pytest.approx([whole, whole])
+    assert sparsebnn.density(run.network).overall == pytest.approx(whole)
 
 
 def test_layers_of_different_groups_count_by_their_weights():
