@@ -251,8 +251,7 @@ def test_an_interrupted_fit_has_its_own_words(coded, tmp_path, monkeypatch, erro
     done = call("fit", coded.parent / "codes.csv", "--target", "y", "--out", tmp_path / "r")
     assert done.exit_code == 130
     assert done.stderr.strip() == (
-        f"Interrupted. Nothing was written to {tmp_path / 'r'}. "
-        "--time-budget or --epochs make a fit shorter."
+        f"Interrupted. Nothing was written to {tmp_path / 'r'}. --time-budget or --epochs make a fit shorter."
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -26,5 +26,6 @@ STUDIES: dict[str, str] = {
     "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
     "across_devices": "A model saved on one device, loaded on another: the same predictions.",
     "column_choice": "Which columns the estimators choose, where it is known which matter.",
+    "density_choice": "What the estimators keep when they are asked for a density, and what it costs.",
     "defaults": "The estimators' defaults beside scikit-learn's, on its bundled data sets.",
 }
