@@ -34,6 +34,17 @@ def test_networks_saved_by_another_process_are_the_same_here(tmp_path):
     assert set(record["largest_difference"]) == set(across_devices.FAMILIES)
 
 
+def test_an_estimator_is_among_them(tmp_path):
+    across_devices.make(tmp_path, "cpu", epochs=1)
+    found = across_devices.check(tmp_path)
+    assert set(found["largest_difference"]) == {*across_devices.FAMILIES, "estimator"}
+    assert found["largest_difference"]["estimator"] == 0.0
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    expected["probs"]["estimator"][0][0] += 1e-3
+    (tmp_path / "expected.json").write_text(json.dumps(expected))
+    assert not across_devices.check(tmp_path)["same"]
+
+
 def test_a_file_that_holds_another_network_is_noticed(tmp_path):
     across_devices.make(tmp_path, "cpu", epochs=1)
     other = across_devices._network("gaussian")
