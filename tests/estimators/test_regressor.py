@@ -51,7 +51,11 @@ def test_several_targets(tmp_path):
     model = SparseBNNRegressor(**QUICK).fit(x, both)
     mean, std = model.predict(x[:4], return_std=True)
     assert mean.shape == std.shape == (4, 2)
-    assert model.predict_quantiles(x[:4], [0.1, 0.5, 0.9]).shape == (4, 2, 3)
+    three = model.predict_quantiles(x[:4], [0.1, 0.5, 0.9])
+    assert three.shape == (4, 2, 3)
+    assert (model.predict_quantiles(x[:4], 0.5) == three[..., 1]).all()
+    drawn = [model.sample_predictive(x[:4], 5, given) for given in (3, np.random.RandomState(3))]
+    assert (drawn[0] == drawn[1]).all()
     assert model.score(x, both) > 0.8
     assert model.explain(x[:4], n_draws=4).contributions.shape == (4, 3, 2)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
@@ -173,7 +174,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         probs = torch.cat(parts, dim=1).cpu().numpy()
         # Replicate by replicate in turn, so that any number of samples uses all of them.
         order = np.arange(len(probs)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
-        uniform = np.random.RandomState(random_state).random_sample((n_samples, probs.shape[1], 1))
+        uniform = check_random_state(random_state).random_sample((n_samples, probs.shape[1], 1))
         codes = (probs[order].cumsum(-1) < uniform).sum(-1)
         return self.classes_[np.minimum(codes, len(self.classes_) - 1)]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_choice, check_count, invalid
@@ -125,14 +126,14 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             return self._shaped(centre)
         return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
 
-    def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+    def predict_quantiles(self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """``(rows, levels)`` quantiles of the predictive distribution.
 
-        For several targets ``(rows, targets, levels)``. They are those of the mixture
-        over draws, computed, not sampled.
+        For several targets ``(rows, targets, levels)``; for a single level, not in a list, without the last
+        axis. They are those of the mixture over draws, computed, not sampled.
         """
         check_is_fitted(self)
-        listed = [float(level) for level in levels]
+        listed = [float(level) for level in np.atleast_1d(np.asarray(levels))]
         for level in listed:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
@@ -140,7 +141,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         for _, outputs in self._draws(X):
             found.append(mixture_quantiles(*self._ensemble.means_and_stds(outputs), listed))
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
-        return np.moveaxis(self._shaped(values), 0, -1)
+        quantiles = np.moveaxis(self._shaped(values), 0, -1)
+        return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles
 
     def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
         """``(n_samples, rows)`` targets drawn from the predictive distribution, rows jointly."""
@@ -150,7 +152,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         mean = torch.cat([m for m, _ in parts], dim=1).cpu().numpy()
         std = torch.cat([s for _, s in parts], dim=1).cpu().numpy()
         order = np.arange(len(mean)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
-        noise = np.random.RandomState(random_state).standard_normal((n_samples, *mean.shape[1:]))
+        noise = check_random_state(random_state).standard_normal((n_samples, *mean.shape[1:]))
         return self._shaped((mean[order] + std[order] * noise) * self._y_std + self._y_mean)
 
     def __sklearn_tags__(self) -> Any:
