@@ -55,14 +55,14 @@ def test_too_sure_predictions_are_corrected():
     assert torch.equal(mended.argmax(-1), sure.argmax(-1))
 
 
-@given(st.floats(0.05, 20.0), st.integers(2, 6), st.integers(0, 10_000))
+@given(st.floats(0.05, 10.0), st.integers(2, 6), st.integers(0, 10_000))
 def test_sharpened_probabilities_are_probabilities_in_the_same_order(s, classes, seed):
     random = torch.Generator().manual_seed(seed)
     probs = torch.softmax(torch.randn(5, classes, generator=random), -1)
     found = sharpened(probs, s)
     assert found.dtype == probs.dtype
     assert torch.allclose(found.sum(-1), torch.ones(5), atol=1e-6)
-    assert torch.equal(found.argsort(-1), probs.argsort(-1)) or s > 10  # ties where all but one are 0
+    assert bool((found.gather(-1, probs.argsort(-1)).diff(dim=-1) >= 0.0).all())
 
 
 def test_certain_and_wrong_stays_finite():

@@ -15,6 +15,7 @@ from sparsebnn import metrics
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
 from sparsebnn.experiments import (
+    classification,
     evaluation,
     frontier,
     frontier_choose,
@@ -189,7 +190,7 @@ def test_files_of_other_settings_are_left_alone(folder, monkeypatch, stage, opti
 def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
     """The default commands in the repository train nothing; two choices are of their first program."""
     monkeypatch.setattr(frontier, "_data", None)
-    monkeypatch.setattr(frontier, "train", None)
+    monkeypatch.setattr(classification, "train", None)
     common = ["--out", str(ROOT), "--runs", str(tmp_path)]
     stages = ["--stage", "choose", "final", "densities", "targets"]
     frontier.main([*common, *stages, "--datasets", "digits", "kmnist", "--methods", "lrt", "pruned"])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebnn import data as datasets
 from sparsebnn import saving
@@ -33,7 +33,7 @@ from sparsebnn.experiments.paper import LBBNN_LOGITS, Cell, cell, with_logits
 from sparsebnn.experiments.watching import Trace, Turn, history
 from sparsebnn.initial import Uniform
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import Interrupted, Run, train
+from sparsebnn.training import Callback, Interrupted, Run, train
 from sparsebnn.training.schedules import Steps
 from sparsebnn.training.settings import Settings
 
@@ -215,6 +215,7 @@ class Runner:
         if folder is not None and not self.given.resume:
             shutil.rmtree(folder, ignore_errors=True)
         trace = Trace(job, data, self.given.trace, None if folder is None else folder / "trace.json")
+        others = self._watchers(job, folder)
         with Turn(self.given.gpu_lock) as turn:
             run = train(
                 job.cell.network(),
@@ -227,13 +228,23 @@ class Runner:
                 folder=folder,
                 resume=folder is not None,
                 checkpoint_seconds=self.given.checkpoint_seconds,
-                callbacks=[turn, trace],
+                callbacks=[*others, turn, trace],
                 progress=None if self.live else False,
             )
-            return self._result(job, run, trace, data, folder)
+            return self._result(job, run, trace, data, folder, others)
+
+    def _watchers(self, job: Job, folder: Path | None) -> list[Callback]:
+        """What else watches a training; given to :meth:`_measured` afterwards."""
+        return []
 
     def _result(
-        self, job: Job, run: Run, trace: Trace, data: datasets.Dataset, folder: Path | None
+        self,
+        job: Job,
+        run: Run,
+        trace: Trace,
+        data: datasets.Dataset,
+        folder: Path | None,
+        others: list[Callback],
     ) -> Result:
         began = time.perf_counter()
         device = run.batches.x.device
@@ -243,10 +254,10 @@ class Runner:
         for k, seed in enumerate(run.seeds):
             if k in gone:
                 continue  # what is left of it is no result; 'stopped' tells where and why
-            network = run.replicas.unstack(k).network
-            measured = self._measured(job, network, x, y, seed)
+            measured = self._measured(job, run, k, x, y, others)
             rows.append({"seed": seed, "prediction_seed": seed, **measured})
             if folder is not None:
+                network = run.replicas.unstack(k).network
                 saving.save(network, folder / f"network-{seed}.safetensors", seed=seed, cell=job.stem)
         return {
             "dataset": job.dataset,
@@ -268,9 +279,12 @@ class Runner:
             "history": history(run, trace),
         }
 
-    def _measured(self, job: Job, network: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
-        """One network's row. The draws' seed is the replicate's: replicates do not share their draws."""
-        return evaluation.evaluate(network, x, y, job.cell, job.draws, seed)
+    def _measured(
+        self, job: Job, run: Run, k: int, x: Tensor, y: Tensor, others: list[Callback]
+    ) -> dict[str, Any]:
+        """Replicate k's row. The draws' seed is the replicate's: replicates do not share their draws."""
+        network = run.replicas.unstack(k).network
+        return evaluation.evaluate(network, x, y, job.cell, job.draws, run.seeds[k])
 
     def _command(self, job: Job, seeds: Sequence[int]) -> str:
         """What makes this cell again. Folders are left out: they name a machine, not a result."""

@@ -24,21 +24,19 @@ first's and ``accuracy_average_refitted`` the second's); the median probability 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebnn import data as datasets
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import (
     cells,
     classification,
-    evaluation,
     frontier_choose,
     frontier_curve,
     frontier_picture,
@@ -47,12 +45,10 @@ from sparsebnn.experiments import (
     frontier_tried,
     provenance,
 )
-from sparsebnn.experiments.cells import Job, Result
-from sparsebnn.experiments.frontier_plan import Candidate, Lines, cell_of
+from sparsebnn.experiments.cells import Job
+from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, cell_of
 from sparsebnn.experiments.paper import ARCHITECTURES
-from sparsebnn.experiments.watching import Trace
-from sparsebnn.likelihoods import Categorical
-from sparsebnn.training import train
+from sparsebnn.training import BeforeRefit, Callback, Run
 
 __all__ = ["METHODS", "STAGES", "Final", "main"]
 
@@ -90,45 +86,23 @@ class Final(Job):
 
 
 class _Runner(classification.Runner):
-    """The tables' runner, which also keeps the posterior before the refit."""
+    """The tables' runner, which also keeps the posterior before the refit and measures both."""
 
-    def _measured(self, job: Job, network: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
+    def _watchers(self, job: Job, folder: Path | None) -> list[Callback]:
         assert isinstance(job, Final)
-        of = job.sharpness_of("refitted")
-        return evaluation.evaluate(network, x, y, job.cell, job.draws, seed, of)
-
-    def _run(self, job: Job, seeds: Sequence[int]) -> Result:
-        assert isinstance(job, Final)
-        data = self._dataset(job.dataset)
-        folder = self.folder(job, seeds) if self.keeps else None
-        if folder is not None and not self.given.resume:
-            shutil.rmtree(folder, ignore_errors=True)
         path = None if folder is None else folder / "before-refit.safetensors"
-        before, *cut = frontier_plan.watchers(job.choice.cut, job.target, path)
-        trace, turn = Trace(job, data, 0, None), frontier_plan.turn(self.given)
-        with turn:
-            run = train(
-                job.cell.network(),
-                (evaluation.inputs(data.x_train, job.cell, data.image_shape), data.y_train),
-                likelihood=Categorical(job.cell.sizes[-1]),
-                settings=job.cell.settings,
-                replicates=list(seeds),
-                folder=folder,
-                resume=folder is not None,
-                checkpoint_seconds=self.given.checkpoint_seconds,
-                callbacks=[before, *cut, turn, Lines(job.stem, self.given.quiet)],
-                **frontier_plan.train_options(self.given),
-            )
-            result = self._result(job, run, trace, data, folder)
-            if before.taken:
-                x, y = evaluation.test_rows(data, job.cell, run.batches.x.device)
-                of_seed = {seed: k for k, seed in enumerate(run.seeds)}
-                for i, row in enumerate(result["replicates"]):
-                    k, seed = of_seed[row["seed"]], row["seed"]
-                    of = job.sharpness_of("free")
-                    both = frontier_plan.with_free(row, before, k, x, y, job.cell, job.draws, seed, of)
-                    result["replicates"][i] = frontier_plan.of_state(both, job.choice.average_of)
-            return result
+        own = frontier_plan.watchers(job.choice.cut, job.target, path)
+        return [*own, Lines(job.stem, self.given.quiet)]
+
+    def _measured(
+        self, job: Job, run: Run, k: int, x: Tensor, y: Tensor, others: list[Callback]
+    ) -> dict[str, Any]:
+        assert isinstance(job, Final)
+        before = others[0]
+        assert isinstance(before, BeforeRefit)
+        of = {state: job.sharpness_of(state) for state in AVERAGES}
+        row = frontier_plan.measured(run, before, k, x, y, job.cell, job.draws, of)
+        return frontier_plan.of_state(row, job.choice.average_of)
 
 
 def _cells(given: argparse.Namespace, methods: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -48,6 +48,7 @@ __all__ = ["choose", "chosen", "run", "table"]
 _ERRORS = ("accuracy", "nll", "ece")
 # The validation rows choose how sharp both predictors are.
 _FITTED = dict.fromkeys(evaluation.MODELS)
+_BOTH_FITTED = dict.fromkeys(AVERAGES, _FITTED)
 
 
 def run(
@@ -180,7 +181,9 @@ def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: 
         for c, candidate in enumerate(program.candidates):
             own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
             found = [
-                frontier_plan.measured(trained, before, k, images, labels, made, given.choose_draws, _FITTED)
+                frontier_plan.measured(
+                    trained, before, k, images, labels, made, given.choose_draws, _BOTH_FITTED
+                )
                 for k in own
             ]
             seeds = [trained.seeds[k] for k in own]

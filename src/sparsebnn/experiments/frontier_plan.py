@@ -207,7 +207,7 @@ def turn(given: argparse.Namespace) -> Turn:
     return Turn(given.gpu_lock)
 
 
-_Sharpness = Mapping[str, float | None]
+_Sharpness = Mapping[str, Mapping[str, float | None]]
 
 
 def measured(
@@ -220,27 +220,19 @@ def measured(
     draws: int,
     sharpness: _Sharpness = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Replicate k after the refit, and under other names before it (:func:`with_free`)."""
-    network: nn.Module = run.replicas.unstack(k).network
-    row = evaluation.evaluate(network, x, y, made, draws, run.seeds[k], sharpness)
-    return with_free(row, before, k, x, y, made, draws, run.seeds[k], sharpness)
+    """Replicate k after the refit, and its measures before it under names that end in ``_free``.
 
+    ``sharpness`` says for each of the two posteriors what corrects its predictors.
+    """
 
-def with_free(
-    row: dict[str, Any],
-    before: BeforeRefit,
-    k: int,
-    x: Tensor,
-    y: Tensor,
-    made: Cell,
-    draws: int,
-    seed: int,
-    sharpness: _Sharpness = MappingProxyType({}),
-) -> dict[str, Any]:
-    """A row of replicate k after the refit, and its measures before it: ``accuracy_average_free``, …"""
+    def of(network: nn.Module, state: str) -> dict[str, Any]:
+        by = sharpness.get(state, {})
+        return evaluation.evaluate(network, x, y, made, draws, run.seeds[k], by)
+
+    row = of(run.replicas.unstack(k).network, "refitted")
     if not before.taken:
         return row
-    free = evaluation.evaluate(before.network(k), x, y, made, draws, seed, sharpness)
+    free = of(before.network(k), "free")
     free.pop("density_per_layer")
     return {**row, **{f"{name}_free": value for name, value in free.items()}}
 
