@@ -210,7 +210,7 @@ def test_columns_left_out_are_named(tmp_path):
     with pytest.warns(ColumnWarning) as caught:
         model.fit(frame, [0, 1] * 40)
     assert [str(w.message) for w in caught] == [
-        "2 columns are left out: 'id' (80 different words, nearly one per row), 'same' (always the same)."
+        "1 column is left out: 'id' (80 different words, nearly one per row)."
     ]
     assert caught[0].filename == __file__
     assert model.notes_ == [

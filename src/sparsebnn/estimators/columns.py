@@ -22,11 +22,15 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators import spelling
 from sparsebnn.estimators.spelling import DAY
 
-__all__ = ["Column", "ColumnWarning", "absent", "encode", "label", "learn"]
+__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "label", "learn"]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
+
+
+# Why a column that says nothing is left out.
+CONSTANT = "always the same"
 
 
 class ColumnWarning(UserWarning):
@@ -245,7 +249,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         return Column(name, "dropped", "always missing")
     low, high = known[~gaps].min(), known[~gaps].max()
     if low == high and not gaps.any():
-        return Column(name, "dropped", "always the same")
+        return Column(name, "dropped", CONSTANT)
     if low == high:
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
@@ -262,7 +266,7 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     if not counts:
         return Column(name, "dropped", "always missing")
     if len(counts) == 1 and not gaps:
-        return Column(name, "dropped", "always the same")
+        return Column(name, "dropped", CONSTANT)
     if len(counts) > max(_LEVELS, len(found) // 2):
         note = f"{len(counts)} different words, nearly one per row"
         if spelling.may_be_thousands(list(counts)):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sparsebnn.estimators.columns import ColumnWarning
+from sparsebnn.estimators.columns import CONSTANT, ColumnWarning
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.networks import bayesian_layers
@@ -24,8 +24,9 @@ _CALLER_OF_FIT = 4
 
 
 def warn_of_dropped(encoder: Encoder) -> None:
-    """One warning for all columns that are left out, each with the reason."""
-    dropped = [f"{c.name!r} ({c.note})" for c in encoder.columns if c.kind == "dropped"]
+    """One warning for all columns that are left out though they vary, each with the reason."""
+    gone = (c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT)
+    dropped = [f"{c.name!r} ({c.note})" for c in gone]
     if not dropped:
         return
     listed = ", ".join(dropped[:_MOST_NAMED])
