@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sparsebnn import counter
 from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, invalid
 from sparsebnn.kernels import noise as kernels
+from sparsebnn.layers import BayesianLayer
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers, described
@@ -203,6 +204,19 @@ def _memory(device: torch.device) -> int:
     return _CPU_MEMORY if device.type == "cpu" else _MEMORY
 
 
+def _counting(kind: type[Pass]) -> tuple[type[Pass], list[int]]:
+    """A pass of that kind that notes how many numbers each layer puts out."""
+    counts: list[int] = []
+
+    class Counting(kind):  # type: ignore[misc, valid-type]
+        def output(self, layer: BayesianLayer, x: Tensor) -> Tensor:
+            put_out: Tensor = super().output(layer, x)
+            counts.append(put_out.numel())
+            return put_out
+
+    return Counting, counts
+
+
 class _Plan:
     """How draws are made: which pass, in what batches of rows, from what noise."""
 
@@ -227,6 +241,7 @@ class _Plan:
         self.batch_size = batch_size
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
         self._sizes: dict[int, NoiseSize] = {}
+        self._activations: dict[int, int] = {}
 
     def groups(self) -> Iterator[tuple[list[slice], Tensor]]:
         """Batches of rows that go together, ``(G, batch, …)``, and which rows they are.
@@ -237,7 +252,7 @@ class _Plan:
         count, each = self.x.shape[0], self.batch_size
         at_once = 1
         if count >= 2 * each:
-            at_once = max(1, self.memory // (self.n_draws * self._noise_bytes(self._rows(0, each))))
+            at_once = max(1, self.memory // (self.n_draws * self._draw_bytes(self._rows(0, each))))
         start = 0
         while start < count:
             batches = max(1, min(at_once, (count - start) // each))
@@ -269,12 +284,19 @@ class _Plan:
     def _noise_size(self, batch: Tensor) -> NoiseSize:
         """What one draw for such a batch consumes; found by a pass, once for every number of rows."""
         if len(batch) not in self._sizes:
-            self._sizes[len(batch)] = noise_size(self.network, batch, self.kind)
+            kind, outputs = _counting(self.kind)
+            self._sizes[len(batch)] = noise_size(self.network, batch, kind)
+            self._activations[len(batch)] = sum(outputs)
         return self._sizes[len(batch)]
 
-    def _noise_bytes(self, batch: Tensor) -> int:
+    def _draw_bytes(self, batch: Tensor) -> int:
+        """Of one draw for such a batch: its noise, or what the layers put out, whichever is more.
+
+        Whole weights of a convolution need little noise and put out much.
+        """
         size = self._noise_size(batch)
-        return (size.normal + size.logistic + 1) * self.like.element_size()
+        numbers = max(size.normal + size.logistic + 1, self._activations[len(batch)])
+        return numbers * self.like.element_size()
 
     def noise(self, rows: list[slice], batches: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Blocks of noise for as many draws at a time as the memory allows: ``(draws, …)``.
@@ -282,7 +304,7 @@ class _Plan:
         Local noise has an axis more, the batches of the group.
         """
         size = self._noise_size(batches[0])
-        chunk = self.memory // (self._noise_bytes(batches[0]) * len(batches))
+        chunk = self.memory // (self._draw_bytes(batches[0]) * len(batches))
         chunk = max(1, min(self.n_draws, chunk))
         starts = torch.tensor([one.start for one in rows], device=self.like.device) << 32
         for first in range(0, self.n_draws, chunk):
