@@ -202,7 +202,7 @@ def figures(given: argparse.Namespace) -> None:
     committed = given.out == Path("results/bench")
     _picture(records, _PICTURE if committed else given.out / _PICTURE.name)
     if committed and _PAGE.exists():
-        page.refresh(_PAGE, records)
+        page.refresh(_PAGE, records, given.out)
         print(f"page {_PAGE}")
 
 

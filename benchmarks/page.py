@@ -1,7 +1,7 @@
 """Result files to the picture and to docs/performance.md; nothing is measured here.
 
-The page's parts ``cuda`` and ``cpu`` (see :mod:`sparsebnn.experiments.pages`) are written by this module from
-the result file of that name; everything else on it is written by hand.
+The page's parts ``cuda``, ``cpu`` and ``parity`` (see :mod:`sparsebnn.experiments.pages`) are written by this
+module from the result file of that name; everything else on it is written by hand.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import parity
 from benchmarks.tables import Record, scaling_curves, tables
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.provenance import COLOURS
@@ -59,10 +60,13 @@ def read(folder: Path) -> dict[str, Record]:
     return {kind: json.loads(p.read_text(encoding="utf-8")) for kind, p in paths.items() if p.exists()}
 
 
-def refresh(page: Path, records: Mapping[str, Record]) -> None:
+def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
     """Write the parts of a page anew."""
     for kind in KINDS:
         renew(page, block(records, kind), kind)
+    path = folder / "parity-cuda.json"
+    if path.exists():
+        renew(page, parity.block(json.loads(path.read_text(encoding="utf-8"))), "parity")
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:

@@ -24,7 +24,7 @@ from sparsebnn import lenet, mlp
 from sparsebnn.experiments.provenance import commit_and_source, device_name, rounded, versions, write_json
 from sparsebnn.training import Run, Settings, train
 
-__all__ = ["CASES", "compared", "main"]
+__all__ = ["CASES", "block", "compared", "main"]
 
 _STEPS, _BATCH = 50, 100
 _SMALL_FLOW = {"hidden": (30, 30)}
@@ -111,6 +111,26 @@ def line(row: dict[str, Any]) -> str:
         elif isinstance(value, float):
             words.append(f"{name} {value:.1e}")
     return "  ".join(words)
+
+
+_PAIRS = ("fast – eager", "fast – alone", "fast – CPU", "eager – CPU", "fast – eager, double")
+
+
+def block(record: dict[str, Any]) -> str:
+    """A result file as a table for the page."""
+    lines = [f"| largest difference of a parameter | {' | '.join(_PAIRS)} | loss with TF32 |"]
+    lines.append("|---" + "|---:" * (len(_PAIRS) + 1) + "|")
+    for row in record["rows"]:
+        cells = [row["case"]]
+        for pair in _PAIRS:
+            found = row.get(pair)
+            more = f" ({found['share']:.1e} above 1e-4)" if found and found["share"] else ""
+            cells.append(f"{found['largest']:.1e}{more}" if found else "–")
+        relative = row.get("loss with TF32, relative")
+        cells.append("–" if relative is None else f"{100 * relative:.1g}%")
+        lines.append(f"| {' | '.join(cells)} |")
+    made = f"`python -m benchmarks.parity` on {record['device']}; commit {str(record['commit'])[:12]};"
+    return f"{made} torch {record['versions']['torch']}.\n\n" + "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:

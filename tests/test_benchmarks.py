@@ -110,7 +110,7 @@ def test_a_page_is_refreshed_between_its_marks(tmp_path):
     path = tmp_path / "page.md"
     cuda, cpu = "<!-- cuda:begin -->\nold\n<!-- cuda:end -->", "<!-- cpu:begin --><!-- cpu:end -->"
     path.write_text(f"before\n{cuda}\nbetween\n{cpu}\nafter\n", encoding="utf-8")
-    page.refresh(path, {"cuda": RECORD})
+    page.refresh(path, {"cuda": RECORD}, tmp_path)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
@@ -127,6 +127,8 @@ def test_the_page_says_what_the_files_say():
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
+    record = json.loads((ROOT / "results" / "bench" / "parity-cuda.json").read_text(encoding="utf-8"))
+    assert filled(text, parity.block(record), "parity") == text
 
 
 def test_the_picture_is_drawn_from_the_record_alone(tmp_path):

@@ -8,7 +8,7 @@ from torch import nn
 
 import sparsebnn
 from contracts.members import generator
-from sparsebnn import counter
+from sparsebnn import counter, prediction
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
@@ -192,6 +192,27 @@ def test_batches_that_go_together_are_as_alone(family, model, draws):
     pair = list(draw_outputs_of_all([made, made], x, memory=1 << 24, **options))
     for (_, ours), (_, other) in zip(pair, alone):
         assert torch.allclose(ours, other.expand_as(ours), rtol=0, atol=1e-12)
+
+
+def test_what_the_layers_put_out_counts_towards_the_memory(monkeypatch):
+    """Whole weights of a convolution need little noise and put out much."""
+    made = sparsebnn.lenet(family="spike_slab")
+    x = torch.rand(20, 1, 28, 28)
+    # Outputs of one draw: 32 × 24² + 48 × 8² + 256 + 84 + 10 numbers a row.
+    outputs = 20 * (32 * 24**2 + 48 * 8**2 + 256 + 84 + 10) * 4
+    at_once = []
+    normals = prediction.kernels.normals
+
+    def watched(seeds, stream, keys, *rest, **options):
+        at_once.append(len(keys))
+        return normals(seeds, stream, keys, *rest, **options)
+
+    monkeypatch.setattr(prediction.kernels, "normals", watched)
+    parts = list(draw_outputs(made, x, 10, model="median", batch_size=20, memory=3 * outputs))
+    assert at_once == [3, 3, 3, 1]
+    whole = next(draw_outputs(made, x, 10, model="median", memory=1 << 30))[1]
+    torch.testing.assert_close(parts[0][1], whole)
+
 
 
 @pytest.mark.parametrize(("model", "draws"), SETTINGS)
