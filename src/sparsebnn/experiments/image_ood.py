@@ -37,7 +37,7 @@ from sparsebnn.data import Dataset
 from sparsebnn.experiments.image_ood_keep import Kept, key
 from sparsebnn.experiments.image_ood_report import fill, line
 from sparsebnn.experiments.paper import ARCHITECTURES, cell
-from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
+from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 from sparsebnn.experiments.uncertainty_measures import SCORES
 from sparsebnn.experiments.watching import Turn
 from sparsebnn.likelihoods import Categorical
@@ -333,7 +333,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--replicates", type=int, default=Spec.replicates)
     add("--members", type=int, default=Spec.members, help="networks of an ensemble")
     add("--draws", type=int, default=Spec.n_draws)
-    add("--force", action="store_true", help="replace a results file of other settings")
     add("--page-only", action="store_true", help="only the page's table, from the saved results")
     claim = "Out-of-distribution detection between MNIST, FMNIST and KMNIST."
     return arguments("image_ood", claim, argv, [parser])
@@ -374,11 +373,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = _spec(given)
     check_count(given.workers, "workers", "image_ood")
     path = Path(given.out) / "results" / "image_ood" / "image_ood.json"
+    check_replaceable(path, {}, given)
     kept = Kept.of(path, rounded(asdict(spec)), given.force)
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    study = Study("image_ood", given, torch.device(device))
+    study = Study("image_ood", given, torch.device(device), checked=True)
     sets = read(given.data)
     print(expected_steps(spec, min(len(sets[name].y_train) for name in spec.train_on)), flush=True)
     seeds = range(spec.seed, spec.seed + spec.replicates)
