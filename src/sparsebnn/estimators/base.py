@@ -33,6 +33,7 @@ from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.placing import check_device, to_predict
 from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
+from sparsebnn.estimators.spelling import number_form
 from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
@@ -366,11 +367,7 @@ def _holds_words(x: Any) -> bool:
 
 
 def _numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return number_form([text]) == ""
 
 
 def _weights(sample_weight: Any, rows: int) -> np.ndarray:

@@ -43,7 +43,7 @@ class Column:
 
     ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
     ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
-    spell the column's numbers or dates (:mod:`sparsebnn.estimators.spelling`).
+    spell the column's numbers, codes or dates (:mod:`sparsebnn.estimators.spelling`).
     """
 
     name: str
@@ -126,6 +126,9 @@ def _kind_of(values: np.ndarray, categorical: bool) -> tuple[str, str, str]:
     if all(map(_is_number, others)) and (form_of_numbers := spelling.number_form(texts)) is not None:
         note = "commas are read as decimal commas" if form_of_numbers == "comma" else ""
         return "number", form_of_numbers, note
+    code = spelling.codes(texts)
+    if code is not None and all(map(_is_number, others)):
+        return "category", "code", f"numbers with leading zeros, such as {code!r}, are read as codes"
     return "category", "", ""
 
 
@@ -242,7 +245,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     """What a column is and how it becomes inputs, from the training rows."""
     kind, form, remark = _kind_of(values, categorical)
     if kind == "category":
-        return _learn_category(name, values, weight)
+        return _learn_category(name, values, weight, form, remark)
     known = _days(values, name, form) if kind == "date" else _floats(values, name, form)
     gaps = np.isnan(known)
     if gaps.all():
@@ -259,7 +262,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     return _standardised(column, values, weight)
 
 
-def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
+def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str, remark: str) -> Column:
     found = _labels(values)
     counts = Counter(level for level in found if level is not None)
     gaps = any(level is None for level in found)
@@ -271,6 +274,7 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
         note = f"{len(counts)} different words, nearly one per row"
         if spelling.may_be_thousands(list(counts)):
             note += "; their commas may be decimal or stand before thousands: write numbers without"
+        note += f"; {remark}" if remark else ""
         return Column(name, "dropped", note)
     # The most frequent first; the order of equals must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
@@ -280,8 +284,9 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
         note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
+    note = ", ".join(filter(None, (note, remark)))
     reference = ordered[0] if len(ordered) == 2 else None
-    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference, form=form)
     return _standardised(column, values, weight)
 
 
