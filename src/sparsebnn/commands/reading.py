@@ -30,8 +30,8 @@ def read_table(source: str, *, target: str | None = None, words: Collection[str]
 
     CSV does not say what its cells are. A column is numbers where every cell is one and none is a code such
     as 007; ``words`` names columns that are words whatever they look like, so that a row means the same in
-    every file. In ``target`` only an empty cell is missing, and numbers that would come back in another spelling
-    (1.0, 2.50) stay as they are written.
+    every file. In ``target`` only an empty cell is missing, and numbers that would come back in another
+    spelling (1.0, 2.50) stay as they are written.
     """
     if source == "-":
         return _parse(sys.stdin.buffer.read(), "standard input", target, words)

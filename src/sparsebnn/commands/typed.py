@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 __all__ = ["register"]
 
+# Options that say what is printed and replaced, not what is learned.
+_NOT_IN_THE_COMMAND = ("force", "json_", "quiet", "debug")
 _NAMES = {"nll": "log-loss", "ece": "calib. error", "r2": "R²", "rmse": "RMSE", "brier": "Brier score"}
 
 
@@ -49,6 +53,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
 
         cat patients.csv | sparsebnn fit - --target outcome --json
         """
+        typed = _command("fit", fit, locals())
         with one_line_errors(debug):
             from sparsebnn.commands import running
 
@@ -60,7 +65,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
                 test_share=test_share,
                 force=force,
                 seed=seed,
-                command=f"sparsebnn fit {Path(data).name} --target {target!r} --seed {seed}",
+                command=typed,
                 quiet=quiet or json_,
                 family=family,
                 epochs="auto" if epochs is None else epochs,
@@ -108,6 +113,18 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
 
             header, summary = running.info(model)
             print(json.dumps(header) if json_ else summary)
+
+
+def _command(name: str, function: Callable[..., None], given: Mapping[str, Any]) -> str:
+    """What was typed, with every option that is not at its default: pasted, it does the same again."""
+    words = ["sparsebnn", name]
+    for option, parameter in inspect.signature(function).parameters.items():
+        declared, value = parameter.default, given[option]
+        if option in _NOT_IN_THE_COMMAND or value == declared.default:
+            continue
+        words += [] if type(declared).__name__ == "ArgumentInfo" else [f"--{option.replace('_', '-')}"]
+        words.append(str(value))
+    return shlex.join(words)
 
 
 def _show(record: dict[str, Any], out: Path) -> None:

@@ -340,12 +340,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 def _whole(estimator: SparseBNN) -> Iterator[None]:
     """A fit that fails or is interrupted leaves the estimator as it was, with what an earlier one learned."""
     # Fitting binds attributes and changes none in place, so their values need no copy.
-    before = dict(vars(estimator))
+    before = dict(estimator.__dict__)
     try:
         yield
     except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+        estimator.__dict__ = before
         raise
 
 
