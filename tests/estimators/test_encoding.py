@@ -379,3 +379,102 @@ def test_an_array_of_words_keeps_its_codes():
     model = SparseBNNClassifier(epochs=60, replicates=1, learning_rate=0.05).fit(x, y)
     assert [column.kind for column in model._encoder.columns] == ["category", "number"]
     assert model.score(x, y) == 1.0
+
+
+# -- values far off -----------------------------------------------------------------------------------
+
+
+def ordinary(rows=300, seed=0):
+    return np.random.RandomState(seed).randn(rows, 3)
+
+
+@pytest.mark.parametrize("value", [1e12, -1e12, 1e300])
+def test_a_value_far_off_does_not_hide_the_others(value):
+    """The others are told apart as they are without it; the far one stays at the end of its side."""
+    x = ordinary()
+    x[7, 1] = value
+    encoder = learned(Table.of(x))
+    found = encoder.transform(Table.of(x))
+    others = np.delete(np.arange(300), 7)
+    plain = learned(Table.of(x[others])).transform(Table.of(x[others]))
+    assert np.corrcoef(found[others, 1], plain[:, 1])[0, 1] > 1.0 - 1e-9
+    assert 0.5 < found[others, 1].std() < 1.0
+    assert np.abs(found[7, 1]) == np.abs(found[:, 1]).max() < 20.0
+    assert np.sign(found[7, 1]) == np.sign(value)
+    (note,) = encoder.notes
+    assert note.startswith("Column 'x1': 1 value is far off (from ")
+    again = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+    np.testing.assert_array_equal(again.transform(Table.of(x)), found)
+
+
+def test_the_limits_by_hand():
+    x = np.append(np.arange(101.0), [1e12, 1e12])[:, None]
+    column = learned(Table.of(x)).columns[0]
+    # Of 103 rows the 11th and the 93rd have a tenth and nine tenths of the rows up to them.
+    assert column.limits == (10.0 - 10 * 82.0, 92.0 + 10 * 82.0)
+    cut = np.minimum(x, 912.0)
+    assert column.centre[0] == pytest.approx(cut.mean())
+    assert column.scale[0] == pytest.approx(cut.std())
+    assert column.note == (
+        "2 values are far off (from 0 to 1e+12): what is below -810 or above 912 counts as that"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: r.randn(500),
+        lambda r: r.lognormal(sigma=2.0, size=500),
+        lambda r: r.standard_cauchy(500).clip(-1e3, 1e3),
+        lambda r: r.poisson(0.05, 500).astype(float),
+        lambda r: np.where(r.rand(500) < 0.97, 0.0, 1e5 * r.rand(500)),
+        lambda r: r.choice([0.0, 1e12], 500),
+        lambda r: 1e6 + r.rand(500),
+    ],
+    ids=["normal", "lognormal", "heavy", "counts", "mostly zero", "two values", "far from zero"],
+)
+def test_ordinary_columns_are_left_as_they_are(make):
+    x = make(np.random.RandomState(0))[:, None]
+    column = learned(Table.of(x)).columns[0]
+    assert (column.limits, column.note) == ((), "")
+    assert column.centre[0] == pytest.approx(x.mean())
+    assert column.scale[0] == pytest.approx(x.std())
+
+
+def test_a_row_of_weight_two_counts_twice_where_values_are_far_off():
+    x = np.append(np.random.RandomState(0).randn(40), 1e12)[:, None]
+    weight = 1.0 + (np.arange(41) % 3 == 0)
+    twice = np.repeat(x, weight.astype(int), axis=0)
+    one, two = learned(Table.of(x), weight).columns[0], learned(Table.of(twice)).columns[0]
+    assert one.limits == two.limits
+    assert one.centre == pytest.approx(two.centre)
+    assert one.scale == pytest.approx(two.scale)
+
+
+def test_a_date_far_off_is_shown_as_a_date():
+    days = np.datetime64("2020-01-01") + np.arange(4000) % 50
+    days[5] = np.datetime64("9999-12-31")
+    days[6] = np.datetime64("0001-01-01")
+    column = learned(Table(("when",), (days,), (False,))).columns[0]
+    # Of 80 rows a day, the 400th is of 5 January and the 3600th of 15 February, 41 days later.
+    assert column.note == (
+        "2 values are far off (from 0001-01-01 to 9999-12-31): "
+        "what is below 2018-11-21 or above 2021-03-31 counts as that"
+    )
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_the_estimator_learns_from_the_rest_and_warns(gap):
+    x = ordinary()
+    y = x[:, 0] > 0
+    x[5, 0] = 1e12
+    if gap:
+        x[9, 0] = np.nan
+    with pytest.warns(ColumnWarning) as caught:
+        model = SparseBNNClassifier(epochs=30, replicates=1).fit(x, y)
+    (told,) = caught
+    assert str(told.message).startswith("1 column has values far off: 'x0' (")
+    assert told.filename == __file__
+    assert model.score(x, y) > 0.95
+    x[:, 0] = 1e30
+    assert np.isfinite(model.predict_proba(x)).all()

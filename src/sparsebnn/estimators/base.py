@@ -140,7 +140,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             self.notes_ = self._encoder.notes
             # Who hands over a Table of ours (the command line) shows the notes itself.
             if not isinstance(X, Table):
-                remarks.warn_of_dropped(self._encoder)
+                remarks.warn_of_columns(self._encoder)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run = self._train(x, targets, weight, seed, began)

@@ -53,7 +53,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
     replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
     ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
-    are left out are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
+    are left out or have values far off are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)

@@ -3,7 +3,8 @@
 Numbers are standardised, words become one input per level, dates become time and season, durations
 seconds. A value that is missing counts as the average of its column, and a column with gaps in training gets
 one more input that says where they are. A word that training never saw is none of the levels; in a column of
-two levels, which share one input, it counts as the average.
+two levels, which share one input, it counts as the average. Values so far off that they alone would set a
+column's scale (:func:`_limits`) are moved up to a limit.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ __all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "label", "
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
+# Values are far off where the middle 80% would lie within a thousandth of a standard deviation; they may be
+# ten times as far from that middle as it is wide.
+_MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 
+
+_FAR = "{} far off (from {} to {}): what is below {} or above {} counts as that"
 
 # Why a column that says nothing is left out.
 CONSTANT = "always the same"
 
 
 class ColumnWarning(UserWarning):
-    """Columns of a table that were left out; the message says which and why."""
+    """Columns of a table that were left out, or have values far off; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Column:
 
     ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
     ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
-    spell the column's numbers, codes or dates (:mod:`sparsebnn.estimators.spelling`).
+    spell the column's numbers, codes or dates (:mod:`sparsebnn.estimators.spelling`). ``limits`` are those
+    of a column with values far off, lowest and highest.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Column:
     scale: tuple[float, ...] = ()
     reference: str | None = None
     form: str = ""
+    limits: tuple[float, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -208,6 +216,9 @@ def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
         own = np.stack([days, np.sin(turn), np.cos(turn)], axis=1)
     else:
         return _indicators(column, values)
+    if column.limits:
+        low, high = column.limits
+        own[:, 0] = np.clip(own[:, 0], low, high)
     if not column.gaps:
         return own
     return np.concatenate([own, np.isnan(own[:, :1]).astype(np.float64)], axis=1)
@@ -257,9 +268,40 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
         note = f"missing in {gaps.mean():.1%} of the rows" if gaps.any() else ""
+    limits = _limits(known[~gaps], weight[~gaps])
+    if limits:
+        far = int(((known[~gaps] < limits[0]) | (known[~gaps] > limits[1])).sum())
+        ends = [_shown(value, kind) for value in (low, high, *limits)]
+        count = "1 value is" if far == 1 else f"{far} values are"
+        remark = ", ".join(filter(None, (remark, _FAR.format(count, *ends))))
     note = ", ".join(filter(None, (note, remark)))
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits)
     return _standardised(column, values, weight)
+
+
+def _limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
+    """Lowest and highest value to be taken as it is; nothing where no value is far off.
+
+    A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
+    would all be one number.
+
+    >>> x = np.arange(101.0)
+    >>> _limits(x, np.ones(101)), _limits(np.append(x, 1e12), np.ones(102))
+    ((), (-800.0, 901.0))
+    """
+    order = np.argsort(known, kind="stable")
+    share = np.cumsum(weight[order]) / weight.sum()
+    low, high = (float(known[order][np.searchsorted(share, level)]) for level in _MIDDLE)
+    unit = float(np.abs(known).max()) or 1.0  # squares of very large numbers are no numbers
+    std = unit * math.sqrt(float(np.cov(known / unit, aweights=weight, ddof=0)))
+    width = high - low
+    if not 0.0 < width < _HIDDEN * std:
+        return ()
+    return low - _REACH * width, high + _REACH * width
+
+
+def _shown(value: float, kind: str) -> str:
+    return f"{value:.4g}" if kind == "number" else str(np.datetime64(math.floor(value), "D"))
 
 
 def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str, remark: str) -> Column:

@@ -15,7 +15,7 @@ from sparsebnn.networks import bayesian_layers
 from sparsebnn.training import Run
 from sparsebnn.training.density import fix_structure
 
-__all__ = ["cut_short", "missed_density", "warn_of_dropped"]
+__all__ = ["cut_short", "missed_density", "warn_of_columns"]
 
 _SLACK = 0.1  # how far a density may be from its target without a word
 _MOST_NAMED = 10  # columns that a warning names
@@ -23,16 +23,19 @@ _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4
 
 
-def warn_of_dropped(encoder: Encoder) -> None:
-    """One warning for all columns that are left out though they vary, each with the reason."""
-    gone = (c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT)
-    dropped = [f"{c.name!r} ({c.note})" for c in gone]
-    if not dropped:
-        return
-    listed = ", ".join(dropped[:_MOST_NAMED])
-    more = f" and {len(dropped) - _MOST_NAMED} more (notes_ has all)" if len(dropped) > _MOST_NAMED else ""
-    what = "1 column is" if len(dropped) == 1 else f"{len(dropped)} columns are"
-    warnings.warn(f"{what} left out: {listed}{more}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
+def warn_of_columns(encoder: Encoder) -> None:
+    """One warning for all columns that are left out though they vary, one for those with values far off."""
+    gone = [c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT]
+    for columns, one, many in (
+        (gone, "is left out", "are left out"),
+        ([c for c in encoder.columns if c.limits], "has values far off", "have values far off"),
+    ):
+        if columns:
+            listed = ", ".join(f"{c.name!r} ({c.note})" for c in columns[:_MOST_NAMED])
+            rest = len(columns) - _MOST_NAMED
+            listed += f" and {rest} more (notes_ has all)" if rest > 0 else ""
+            what = f"1 column {one}" if len(columns) == 1 else f"{len(columns)} columns {many}"
+            warnings.warn(f"{what}: {listed}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
 
 
 def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
