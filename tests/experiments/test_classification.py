@@ -13,7 +13,16 @@ import torch
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
-from sparsebnn.experiments import cells, classification, evaluation, provenance, table1, table2, watching
+from sparsebnn.experiments import (
+    cell_command,
+    cells,
+    classification,
+    evaluation,
+    provenance,
+    table1,
+    table2,
+    watching,
+)
 from sparsebnn.experiments.paper import LBBNN_LOGITS
 
 MEASURES = {
@@ -87,7 +96,7 @@ def test_the_history_tells_density_and_accuracy_along_training(whole):
 
 def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
     given = parsed(words(whole))
-    job = classification.jobs("fc", given)[0]
+    job = cell_command.jobs("fc", given)[0]
     folder = whole / "runs" / "table1" / f"digits-lrt.0-1.{job.key()}"
     data = load("digits")
     for row in result(whole)["replicates"]:
@@ -100,7 +109,7 @@ def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
 
 
 def parsed(argv):
-    return classification.table_options("table1", "", argv)
+    return cell_command.table_options("table1", "", argv)
 
 
 KILLED = """
@@ -274,7 +283,7 @@ def test_without_safetensors_the_results_are_still_written(tmp_path, monkeypatch
 
 def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path, capsys):
     given = parsed(words(tmp_path))
-    job = classification.jobs("fc", given)[0]
+    job = cell_command.jobs("fc", given)[0]
     with cells.locked(tmp_path / "runs" / "table1" / f".digits-lrt.0-1.{job.key()}.lock"):
         table1.main(words(tmp_path))
     assert capsys.readouterr().out == "[1/1] digits-lrt: another process is at it\n"
@@ -405,7 +414,7 @@ def test_the_rate_of_lbbnns_logits_can_be_given():
 
     def key(*words: str) -> str:
         argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
-        (job,) = classification.jobs("lenet", classification.table_options("table2", "", argv))
+        (job,) = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
         return job.key()
 
     table = LBBNN_LOGITS["lenet"].rate
