@@ -172,6 +172,11 @@ def test_bad_files_give_one_line(name, tmp_path):
         (["fit", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv. Check the path."),
         (["predict", "nowhere", "d.csv"], "There is no estimator at nowhere."),
         (["info", "nowhere"], "There is no estimator at nowhere."),
+        (
+            ["predict", "new.csv", "run"],
+            "The 'model' of the command must be a run folder or its model.safetensors. "
+            "Got 'new.csv' instead. The model comes first, then the rows.",
+        ),
     ],
 )
 def test_missing_files_give_one_line(words, message):
@@ -368,3 +373,11 @@ def test_options_at_their_defaults_are_not_in_the_command(monkeypatch):
     call("fit", "-", "--target", "y", "--seed", "0", "--force", "--quiet")
     call("fit", "d.csv", "--target", "y", "--time-budget", "2.5", "--quiet")
     assert told == ["sparsebnn fit - --target y", "sparsebnn fit d.csv --target y --time-budget 2.5"]
+
+
+def test_a_model_without_columns_says_so(tmp_path):
+    x = np.random.RandomState(0).randn(60)
+    with (tmp_path / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "y"], *zip(x, ["u", "v"] * 30)])
+    done = call("fit", tmp_path / "d.csv", "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
+    assert "Columns in use: 0 of 1: none\n" in done.stdout

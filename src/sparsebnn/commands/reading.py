@@ -18,11 +18,12 @@ from sparsebnn.estimators.columns import absent, label, names_apart
 from sparsebnn.estimators.encoding import Table
 from sparsebnn.estimators.spelling import codes, number_form
 
-__all__ = ["GAPS", "read_table", "spellings"]
+__all__ = ["DATA", "GAPS", "read_table", "spellings"]
 
 GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _GAPS_OF_TARGET = frozenset({"", "nan"})  # "none" and "?" may be classes
 _TEXT = (".csv", ".tsv", ".txt", "")
+DATA = (".csv", ".tsv", ".txt", ".parquet", ".npz")
 
 
 def read_table(source: str, *, target: str | None = None, words: Collection[str] = ()) -> Table:

@@ -31,7 +31,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         target: str = typer.Option(..., help="The column to predict."),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
-        family: str = typer.Option("lrt", help="lrt, flow, lbbnn or dense."),
+        family: str = typer.Option("lrt", help="lrt; flow (slower); lbbnn; dense (without sparsity)."),
         epochs: int = typer.Option(None, help="Passes over the data (default: by its size)."),
         time_budget: float = typer.Option(None, help="Seconds the training may take, about."),
         replicates: int = typer.Option(5, help="Networks to train and average."),
@@ -147,7 +147,7 @@ def _show(record: dict[str, Any], out: Path) -> None:
         table.add_row(method, *(_cell(measures.get(name)) for name in names))
     console.print(table)
     used = [each["name"] for each in record["inputs"] if each["selected"]]
-    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "")
+    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "") if used else "none"
     console.print(f"{record['density']:.1%} of the weights are left.", markup=False)
     console.print(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}", markup=False)
     console.print(f"{out}/ holds {', '.join(sorted(p.name for p in out.iterdir()))}.", markup=False)

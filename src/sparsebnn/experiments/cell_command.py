@@ -26,7 +26,7 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description=claim, allow_abbrev=False)
     add = parser.add_argument
     add("--replicates", help="a count (10), or a part of the cell to be merged later: 0-4, or 5,7,9")
-    add("--epochs", type=int, help="passes over the data (default 250); milestones move along")
+    add("--epochs", type=int, help="passes over the data (tables: 250, frontier: 100); milestones move along")
     add("--draws", type=int, help="draws of each predictor (default 100)")
     add("--data", type=Path, help="folder with the data sets (else SPARSEBNN_DATA, the cache, a download)")
     add("--out", type=Path, help="folder that receives results/ (default: here; with --quick: runs)")
