@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier
+from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.encoding import Encoder, Table
 
 
@@ -478,3 +478,22 @@ def test_the_estimator_learns_from_the_rest_and_warns(gap):
     assert model.score(x, y) > 0.95
     x[:, 0] = 1e30
     assert np.isfinite(model.predict_proba(x)).all()
+
+
+def test_a_target_far_off_is_named_and_not_changed():
+    x = ordinary()
+    y = x[:, 0].copy()
+    y[3] = 1e12
+    with pytest.warns(ColumnWarning) as caught:
+        model = SparseBNNRegressor(epochs=2, replicates=1).fit(x, y)
+    (told,) = caught
+    assert str(told.message) == (
+        f"The target has values far off (from {y.min():.4g} to 1e+12), beside which the others look alike: "
+        "correct or drop these rows, or fit its logarithm."
+    )
+    assert told.filename == __file__
+    assert model.notes_ == [str(told.message)]
+    assert model._y_mean[0] == pytest.approx(y.mean())
+    # A row that does not count does not count here either.
+    weight = np.where(np.arange(len(y)) == 3, 0.0, 1.0)
+    assert SparseBNNRegressor(epochs=2, replicates=1).fit(x, y, sample_weight=weight).notes_ == []

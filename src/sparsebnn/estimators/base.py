@@ -116,7 +116,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
-        """Everything after ``__init__``, or nothing; ``prepare(rows, weight)`` gives targets and weights."""
+        """Everything after ``__init__``, or nothing; ``prepare(rows, weight)``: targets, weights, notes."""
         owner = type(self).__name__
         began = time.monotonic()
         check_choice(self.model, ("average", "median"), "model", owner)
@@ -129,7 +129,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         with _whole(self):
             table = self._table(X, reset=True)
             weight = _weights(sample_weight, len(table))
-            targets, weight = prepare(len(table), weight)
+            targets, weight, told = prepare(len(table), weight)
             kept = weight > 0.0
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
@@ -137,10 +137,10 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state)
             self._encoder = Encoder.learned(table, weight)
-            self.notes_ = self._encoder.notes
+            self.notes_ = [*self._encoder.notes, *told]
             # Who hands over a Table of ours (the command line) shows the notes itself.
             if not isinstance(X, Table):
-                remarks.warn_of_columns(self._encoder)
+                remarks.warn_of_columns(self._encoder, told)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run = self._train(x, targets, weight, seed, began)

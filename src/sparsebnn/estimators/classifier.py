@@ -110,7 +110,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNClassifier:
         """Train on rows ``X`` and labels ``y``; a weight of 2 counts as two equal rows."""
 
-        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             labels = _labels(y)
             check_consistent_length(np.empty(rows), labels)
             self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -121,7 +121,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             if self.class_weight is not None:
                 weight = weight * compute_sample_weight(self.class_weight, labels)
             dtype = np.float32 if len(self.classes_) == 2 else np.int64
-            return torch.from_numpy(codes.astype(dtype)), weight
+            return torch.from_numpy(codes.astype(dtype)), weight, []
 
         return self._fit(X, prepare, sample_weight)
 

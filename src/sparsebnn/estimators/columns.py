@@ -4,7 +4,7 @@ Numbers are standardised, words become one input per level, dates become time an
 seconds. A value that is missing counts as the average of its column, and a column with gaps in training gets
 one more input that says where they are. A word that training never saw is none of the levels; in a column of
 two levels, which share one input, it counts as the average. Values so far off that they alone would set a
-column's scale (:func:`_limits`) are moved up to a limit.
+column's scale (:func:`far_limits`) are moved up to a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators import spelling
 from sparsebnn.estimators.spelling import DAY
 
-__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "label", "learn"]
+__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "far_limits", "label", "learn"]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
@@ -268,25 +268,25 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
         note = f"missing in {gaps.mean():.1%} of the rows" if gaps.any() else ""
-    limits = _limits(known[~gaps], weight[~gaps])
-    if limits:
-        far = int(((known[~gaps] < limits[0]) | (known[~gaps] > limits[1])).sum())
-        ends = [_shown(value, kind) for value in (low, high, *limits)]
+    bounds = far_limits(known[~gaps], weight[~gaps])
+    if bounds:
+        far = int(((known[~gaps] < bounds[0]) | (known[~gaps] > bounds[1])).sum())
+        ends = [_shown(value, kind) for value in (low, high, *bounds)]
         count = "1 value is" if far == 1 else f"{far} values are"
         remark = ", ".join(filter(None, (remark, _FAR.format(count, *ends))))
     note = ", ".join(filter(None, (note, remark)))
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds)
     return _standardised(column, values, weight)
 
 
-def _limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
+def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
     """Lowest and highest value to be taken as it is; nothing where no value is far off.
 
     A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
     would all be one number.
 
     >>> x = np.arange(101.0)
-    >>> _limits(x, np.ones(101)), _limits(np.append(x, 1e12), np.ones(102))
+    >>> far_limits(x, np.ones(101)), far_limits(np.append(x, 1e12), np.ones(102))
     ((), (-800.0, 901.0))
     """
     order = np.argsort(known, kind="stable")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
-from sparsebnn.estimators.columns import CONSTANT, ColumnWarning
+from sparsebnn.estimators.columns import CONSTANT, ColumnWarning, far_limits
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.networks import bayesian_layers
@@ -23,8 +24,26 @@ _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4
 
 
-def warn_of_columns(encoder: Encoder) -> None:
-    """One warning for all columns that are left out though they vary, one for those with values far off."""
+def far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
+    """A sentence for targets of which a few values are so far off that they alone set the scale.
+
+    Inputs are cut off there; what is to be predicted is not ours to change.
+    """
+    far = [column for column in columns.T if far_limits(column, weight)]
+    return [
+        f"The target has values far off (from {column.min():.4g} to {column.max():.4g}), beside which the "
+        "others look alike: correct or drop these rows, or fit its logarithm."
+        for column in far
+    ]
+
+
+def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
+    """One warning for all columns that are left out though they vary, one for those with values far off.
+
+    ``told`` is said of the target.
+    """
+    for sentence in told:
+        warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
     gone = [c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT]
     for columns, one, many in (
         (gone, "is left out", "are left out"),
