@@ -497,3 +497,35 @@ def test_a_target_far_off_is_named_and_not_changed():
     # A row that does not count does not count here either.
     weight = np.where(np.arange(len(y)) == 3, 0.0, 1.0)
     assert SparseBNNRegressor(epochs=2, replicates=1).fit(x, y, sample_weight=weight).notes_ == []
+
+
+def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
+    """Its second input only says where gaps are. A column of several levels has none, as the legend says."""
+    rng = np.random.RandomState(0)
+    x = rng.randn(300)
+    y = np.where(x < 0, "well", "ill")
+    given = np.where(rng.rand(300) < 0.1, np.nan, x)
+    columns = table(age=given.tolist(), town=rng.choice(["A", "B", "C"], 300).tolist())
+    model = SparseBNNClassifier(epochs=40, replicates=1).fit(columns, y)
+    effects = model.effects_
+    assert effects.direction == ("-", None)
+    assert effects.high[0] < 0.0 < effects.low[1]
+    lines = model.summary().splitlines()
+    age, town = (next(line for line in lines if line.startswith(name)).split() for name in ("age", "town"))
+    assert age[3].startswith("-")
+    assert town[3][0].isdigit()
+    assert "        without a sign, of a column of several inputs: its mean absolute contribution" in lines
+    alone = SparseBNNClassifier(epochs=5, replicates=1).fit(x[:, None], y)
+    assert "without a sign" not in alone.summary()
+
+
+def test_an_explanation_adds_up():
+    x = ordinary(60)
+    wide = np.hstack([x, ordinary(60, 1), ordinary(60, 2), ordinary(60, 3)])
+    model = SparseBNNClassifier(epochs=3, replicates=1).fit(wide, x[:, 0] > 0)
+    lines = model.explain(wide[:1]).table(most=4).splitlines()[1:]
+    assert lines[4].split()[:2] == ["8", "others"]
+    numbers = [float(line.split()[1]) for line in lines[:4]] + [float(lines[4].split()[2])]
+    base, total = float(lines[5].split()[1]), float(lines[6].split()[-1])
+    assert sum(numbers) + base == pytest.approx(total, abs=0.005)
+    assert "others" not in model.explain(wide[:1]).table(most=12)
