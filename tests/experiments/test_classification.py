@@ -144,6 +144,19 @@ def test_finished_cells_are_not_run_again(whole, monkeypatch, capsys):
     assert capsys.readouterr().out == "[1/1] digits-lrt: already there\n"
 
 
+def test_a_rehearsal_never_replaces_a_result(whole, tmp_path, monkeypatch):
+    """Not even by force; said before any work."""
+    monkeypatch.setattr(classification, "train", None)
+    path = tmp_path / "results/table1/digits-lrt.json"
+    path.parent.mkdir(parents=True)
+    content = result(whole)
+    path.write_text(json.dumps({**content, "command": content["command"].replace(" --quick", "")}))
+    before = path.read_text()
+    with pytest.raises(InvalidInput, match="must be a result of --quick too"):
+        table1.main(words(tmp_path, "--draws", "2", "--force"))
+    assert path.read_text() == before
+
+
 def test_a_file_of_other_settings_is_replaced_only_by_force(tmp_path, monkeypatch, capsys):
     table1.main(words(tmp_path, "--replicates", "1", "--epochs", "1"))
     before = (tmp_path / "results/table1/digits-lrt.json").read_text()

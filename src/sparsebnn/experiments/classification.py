@@ -155,6 +155,10 @@ class Runner:
     def prepare(self) -> None:
         """Before anything is done: complain of files with other settings, or under ``--force`` make room."""
         for job in self.todo:
+            for path, _ in cells.others(self.results, job):
+                if self.given.force:
+                    provenance.check_replaceable(path, {}, self.given)  # a rehearsal replaces no result
+        for job in self.todo:
             if not self.given.force:
                 cells.check(self.results, job)
                 continue

@@ -118,8 +118,15 @@ def _data(given: argparse.Namespace, name: str) -> datasets.Dataset:
 def _check(given: argparse.Namespace) -> None:
     """Complain of files with other settings before the first stage begins, as far as they can be known.
 
-    What is chosen anew decides what later stages ask for: they then look for themselves.
+    What is chosen anew decides what later stages ask for: they then look for themselves. No stage of a
+    rehearsal replaces a result in full, whatever it asks for.
     """
+    for place in _cells(given, METHODS) if given.quick and given.force else []:
+        stems = {"choose": frontier_tried.stem(*place), "final": "-".join(place)}
+        stems |= {stage: frontier_curve.stem(*place, stage) for stage in _CURVES}
+        for stage in given.stage:
+            if stage in stems:
+                provenance.check_replaceable(frontier_plan.file_of(given, stems[stage]), {}, given)
     if "choose" in given.stage and any([frontier_tried.check(given, *c) for c in _cells(given, METHODS)]):
         return
     if given.force:
