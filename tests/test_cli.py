@@ -20,6 +20,19 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(left.value.code or 0)
 
 
+def test_the_help_begins_with_what_most_people_look_for(monkeypatch, capsys):
+    assert command(monkeypatch, "--help") == 0
+    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("│ ")]
+    names = [name for name in listed if name.isidentifier()]
+    assert [name for name in names if name in ("fit", "predict", "info", "report", "reproduce")] == [
+        "fit",
+        "predict",
+        "info",
+        "report",
+        "reproduce",
+    ]
+
+
 def test_reproduce_lists_the_studies(monkeypatch, capsys):
     assert command(monkeypatch, "reproduce") == 0
     printed = capsys.readouterr().out

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import shlex
 import sys
 
 import numpy as np
@@ -171,6 +172,11 @@ def test_bad_files_give_one_line(name, tmp_path):
         (["fit", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv. Check the path."),
         (["predict", "nowhere", "d.csv"], "There is no estimator at nowhere."),
         (["info", "nowhere"], "There is no estimator at nowhere."),
+        (
+            ["predict", "new.csv", "run"],
+            "The 'model' of the command must be a run folder or its model.safetensors. "
+            "Got 'new.csv' instead. The model comes first, then the rows.",
+        ),
     ],
 )
 def test_missing_files_give_one_line(words, message):
@@ -328,3 +334,50 @@ def test_quiet_shows_nothing_on_a_terminal():
     with progress.stages(True, console) as shown:
         assert shown is None
     assert console.file.getvalue() == ""
+
+
+# -- the command in the record --------------------------------------------------------------------------
+
+
+def _without_clock(record):
+    return {name: value for name, value in record.items() if name not in ("seconds", "commit")}
+
+
+def test_the_recorded_command_does_the_same_again(tmp_path, monkeypatch):
+    """Every option that matters is there, quoted for a shell."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.RandomState(0).randn(60, 2)
+    (tmp_path / "my data").mkdir()
+    with (tmp_path / "my data" / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        label = np.where(x[:, 0] > 0, "1", "2")
+        csv.writer(file).writerows([["a", "b", "it's y"], *zip(*x.T, label)])
+    words = ["--task", "regression", "--family", "dense", "--epochs", "3", "--replicates", "2"]
+    words += ["--test-share", "0.3", "--device", "cpu", "--seed", "5", "--out", "runs/first"]
+    done = call("fit", "my data/d.csv", "--target", "it's y", *words, "--json")
+    first = json.loads(done.stdout)
+    assert first["command"] == (
+        """sparsebnn fit 'my data/d.csv' --target 'it'"'"'s y' --out runs/first --task regression """
+        "--family dense --epochs 3 --replicates 2 --test-share 0.3 --device cpu --seed 5"
+    )
+    typed = shlex.split(first["command"])[1:]
+    refused = call(*typed)
+    assert refused.exit_code == 1
+    assert "runs/first exists already" in refused.stderr
+    again = call(*typed, "--force", "--json")
+    assert _without_clock(json.loads(again.stdout)) == _without_clock(first)
+
+
+def test_options_at_their_defaults_are_not_in_the_command(monkeypatch):
+    told = []
+    monkeypatch.setattr(running, "fit", lambda *words, command, **more: told.append(command))
+    call("fit", "-", "--target", "y", "--seed", "0", "--force", "--quiet")
+    call("fit", "d.csv", "--target", "y", "--time-budget", "2.5", "--quiet")
+    assert told == ["sparsebnn fit - --target y", "sparsebnn fit d.csv --target y --time-budget 2.5"]
+
+
+def test_a_model_without_columns_says_so(tmp_path):
+    x = np.random.RandomState(0).randn(60)
+    with (tmp_path / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "y"], *zip(x, ["u", "v"] * 30)])
+    done = call("fit", tmp_path / "d.csv", "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
+    assert "Columns in use: 0 of 1: none\n" in done.stdout

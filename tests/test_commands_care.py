@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import warnings
 
@@ -284,7 +285,7 @@ def test_classes_of_half_steps(tmp_path):
     words = ["--task", "classification", "--json", *TINY]
     done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *words)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["classes"] == ["0.5", "1", "1.5", "2"]
+    assert json.loads(done.stdout)["classes"] == ["0.5", "1.0", "1.5", "2.0"]
 
 
 def test_labels_too_large_for_whole_numbers(tmp_path):
@@ -376,3 +377,90 @@ def test_the_interval_of_calibration_is_its_own():
     low, high = metrics.calibration_interval(torch.from_numpy(probs), torch.from_numpy(codes), seed=3)
     assert (found["low"], found["high"]) == (low, high)
     assert found["low"] == 0.0 < found["value"] < found["high"]
+
+
+# -- codes and other numbers that come back as they were written ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (["001", "002", "010"], ["001", "002", "010"]),
+        (["1", "01", "2"], ["01", "1", "2"]),
+        (["1.0", "2.0", "10.0"], ["1.0", "10.0", "2.0"]),
+        (["1.0", "2.0", ""], ["1.0", "2.0"]),
+        (["+1", "-1"], ["+1", "-1"]),
+        (["1e3", "2e3"], ["1e3", "2e3"]),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_labels_come_back_as_they_were_written(tmp_path, cells, classes, delimiter):
+    found = problem(tmp_path, cells * 20, delimiter=delimiter)
+    assert (found.task, np.unique(found.y).tolist()) == ("classification", classes)
+
+
+def test_plain_whole_numbers_stay_numbers(tmp_path):
+    found = problem(tmp_path, ["1", "2", "10"] * 20)
+    assert np.unique(found.y).tolist() == [1, 2, 10]
+
+
+def test_one_number_in_two_spellings_is_one_class(tmp_path):
+    found = problem(tmp_path, ["1.0", "2.0", "1", "1.0"] * 15)
+    assert np.unique(found.y).tolist() == ["1.0", "2.0"]
+    assert found.notes == ("the labels '1.0', '1' are taken as one class: '1.0'",)
+    found = problem(tmp_path, ["1E3", "1000", "A"] * 20)  # among words they are words
+    assert np.unique(found.y).tolist() == ["1000", "1E3", "A"]
+
+
+@pytest.mark.parametrize("form", ["{:.2f}", "{:08.3f}", "{:+.1f}", "{:e}"])
+def test_a_regression_does_not_mind_how_numbers_are_written(tmp_path, form):
+    cells = [form.format(v) for v in numbers()]
+    found = problem(tmp_path, cells)
+    assert found.task == "regression"
+    assert found.y.tolist() == [float(cell) for cell in cells]
+
+
+def test_many_codes_are_a_regression_as_other_whole_numbers_are(tmp_path):
+    cells = [f"{v:04d}" for v in range(1, 100)]
+    assert problem(tmp_path, cells).task == "regression"
+    assert problem(tmp_path, cells * 2, "classification").y[:2].tolist() == ["0001", "0002"]
+
+
+def test_codes_as_target_from_file_to_prediction(tmp_path):
+    x = numbers(80)
+    data = write(tmp_path / "d.csv", ["a", "y"], zip(x, np.where(x > 0, "001", "002")))
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "60", "--replicates", "1", "--quiet"]
+    assert call("fit", data, *words).exit_code == 0
+    record = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))
+    assert record["classes"] == ["001", "002"]
+    with (tmp_path / "r" / "predictions.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["truth"] for row in rows} == {"001", "002"}
+    new = write(tmp_path / "n.csv", ["a"], [["3.0"], ["-3.0"]])
+    predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
+    assert [row["prediction"] for row in predicted] == ["001", "002"]
+
+
+def test_codes_among_the_inputs_are_categories_in_every_file(tmp_path):
+    """'1' and '001' are different codes; a file that holds '1' alone does not make them a number."""
+    codes = np.random.RandomState(1).choice(["001", "010", "1"], 90)
+    rows = zip(codes, numbers(90), np.where(codes == "001", "hi", "lo"))
+    data = write(tmp_path / "d.csv", ["code", "b", "y"], rows)
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "60", "--replicates", "1"]
+    done = call("fit", data, *words)
+    assert done.exit_code == 0, done.output
+    told = r"Note: column 'code': 3 levels, numbers with leading zeros, such as '0\d\d', are read as codes\."
+    assert re.search(f"^{told}$", done.stderr, re.MULTILINE)
+    for code, label in (("001", "hi"), ("1", "lo"), ("010", "lo")):
+        new = write(tmp_path / "n.csv", ["code", "b"], [[code, "0.0"]])
+        predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
+        assert [row["prediction"] for row in predicted] == [label]
+
+
+def test_a_number_may_have_zeros_before_it_in_new_rows(tmp_path):
+    data = write(tmp_path / "d.csv", ["a", "y"], zip(range(60), np.where(np.arange(60) > 30, "hi", "lo")))
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "30", "--replicates", "1", "--quiet"]
+    assert call("fit", data, *words).exit_code == 0
+    files = [write(tmp_path / f"{i}.csv", ["a"], [[cell]]) for i, cell in enumerate(["7", "007"])]
+    one, two = (call("predict", tmp_path / "r", file).stdout for file in files)
+    assert one == two

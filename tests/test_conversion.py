@@ -243,8 +243,22 @@ def test_batch_norm_is_fine_when_it_does_not_update():
     [
         (
             lambda: convert(Nested(), keep=["hed", "stem"]),
-            "The 'keep' of convert must name submodules. Got ['hed'] instead.",
+            "The 'keep' of convert must be names of submodules. Got ['hed'] instead. Did you mean 'head'?",
         ),
+        (
+            lambda: convert(Nested(), keep=["xyz"]),
+            "The 'keep' of convert must be names of submodules. Got ['xyz'] instead. "
+            "module.named_modules() lists them.",
+        ),
+        (
+            lambda: convert(Nested(), keep="head"),
+            "The 'keep' of convert must be a list of names. Got 'head' instead. Write keep=['head'].",
+        ),
+        (
+            lambda: convert(Nested),
+            "The 'module' of convert must be an nn.Module. Got the class Nested instead. Make one first.",
+        ),
+        (lambda: convert([4, 2]), "The 'module' of convert must be an nn.Module. Got list instead."),
         (
             lambda: convert(nn.Sequential(nn.ReLU(), nn.LayerNorm(3))),
             "The 'module' of convert must hold at least one Linear, Conv1d or Conv2d layer. "

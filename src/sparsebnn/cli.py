@@ -71,6 +71,29 @@ def _app() -> Any:
         ),
     ) -> None: ...
 
+    # What most people look for comes first in the help.
+    from sparsebnn.commands import typed
+
+    typed.register(app, _one_line_errors)
+
+    @app.command()
+    def report(
+        folder: Path = typer.Argument(..., help="Run folder, as 'sparsebnn fit' makes it."),
+        out: Path = typer.Option(None, help="Where the page goes (default: report.html in the folder)."),
+        quiet: bool = typer.Option(False, "--quiet", help="Do not print where it is."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Write a run folder's report: one HTML file that needs no network.
+
+        Example: sparsebnn report run/ --out report.html
+        """
+        with _one_line_errors(debug):
+            from sparsebnn.report import write
+
+            path = write(folder, out)
+            if not quiet:
+                print(path)
+
     @app.command()
     def demo(
         out: Path = typer.Option(Path("runs/demo"), help="Folder for model, picture and figures."),
@@ -115,24 +138,6 @@ def _app() -> Any:
         with _one_line_errors(debug):
             _reproduce("frontier", options or [])
 
-    @app.command()
-    def report(
-        folder: Path = typer.Argument(..., help="Run folder, as 'sparsebnn fit' makes it."),
-        out: Path = typer.Option(None, help="Where the page goes (default: report.html in the folder)."),
-        quiet: bool = typer.Option(False, "--quiet", help="Do not print where it is."),
-        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
-    ) -> None:
-        """Write a run folder's report: one HTML file that needs no network.
-
-        Example: sparsebnn report run/ --out report.html
-        """
-        with _one_line_errors(debug):
-            from sparsebnn.report import write
-
-            path = write(folder, out)
-            if not quiet:
-                print(path)
-
     @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
     def bench(
         options: list[str] = typer.Argument(None, help="The options of python -m benchmarks."),
@@ -143,9 +148,6 @@ def _app() -> Any:
             status = _bench(options or [])
         raise typer.Exit(status)
 
-    from sparsebnn.commands import typed
-
-    typed.register(app, _one_line_errors)
     return app
 
 

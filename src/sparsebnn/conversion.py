@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Collection
 from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
 
-from sparsebnn.checks import InvalidInput
+from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
 from sparsebnn.networks import KEPT
 
@@ -127,6 +128,22 @@ def _bayesian(layer: nn.Module, pretrained: bool, options: dict[str, Any]) -> Ba
     return made.train(layer.training)
 
 
+def _check(module: Any, keep: Collection[str]) -> None:
+    """A module, and names of its parts."""
+    if not isinstance(module, nn.Module):
+        made_first = isinstance(module, type) and issubclass(module, nn.Module)
+        got = f"the class {module.__name__}" if made_first else type(module).__name__
+        raise invalid("module", "convert", "an nn.Module", got, "Make one first." if made_first else "")
+    if isinstance(keep, str):
+        raise invalid("keep", "convert", "a list of names", repr(keep), f"Write keep=[{keep!r}].")
+    known = [name for name, _ in module.named_modules() if name]
+    unknown = [name for name in keep if name not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
+        advice = f"Did you mean {close[0]!r}?" if close else "module.named_modules() lists them."
+        raise invalid("keep", "convert", "names of submodules", unknown, advice)
+
+
 def convert(
     module: nn.Module, *, pretrained: bool = False, keep: Collection[str] = (), **layer: Any
 ) -> nn.Module:
@@ -143,10 +160,7 @@ def convert(
     >>> [name for name, _ in bayesian_layers(network)]
     ['0', '2']
     """
-    known = {name for name, _ in module.named_modules()}
-    unknown = [name for name in keep if name not in known]
-    if unknown:
-        raise InvalidInput(f"The 'keep' of convert must name submodules. Got {unknown} instead.")
+    _check(module, keep)
     found = obstacles(module, keep)
     if found:
         raise InvalidInput(

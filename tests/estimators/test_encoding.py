@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier
+from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.encoding import Encoder, Table
 
 
@@ -350,3 +350,182 @@ def test_messages(training, new, message):
     with pytest.raises(InvalidInput) as error:
         encoder.transform(table(a=new))
     assert str(error.value) == message
+
+
+def test_words_with_leading_zeros_are_codes():
+    given = table(zip=["02139", "10115", "02139", None], n=["1", "2.5", "03", "4"])
+    encoder = learned(given)
+    assert [column.kind for column in encoder.columns] == ["category", "number"]
+    assert encoder.columns[0].levels == ("10115",)
+    assert encoder.notes == [
+        "Column 'zip': 2 levels, missing in 25.0% of the rows, "
+        "numbers with leading zeros, such as '02139', are read as codes."
+    ]
+    again = Encoder.of_record(encoder.record())
+    np.testing.assert_array_equal(again.transform(given), encoder.transform(given))
+
+
+def test_many_codes_are_left_out_and_the_note_says_what_they_were_taken_for():
+    encoder = learned(table(id=[f"{i:04d}" for i in range(100)]))
+    assert encoder.notes == [
+        "Column 'id' is left out: 100 different words, nearly one per row; "
+        "numbers with leading zeros, such as '0000', are read as codes."
+    ]
+
+
+def test_an_array_of_words_keeps_its_codes():
+    x = np.array([["001", "1.5"], ["1", "2"], ["001", "3"], ["1", "4"]] * 10, dtype=object)
+    y = np.where(x[:, 0] == "001", "a", "b")
+    model = SparseBNNClassifier(epochs=60, replicates=1, learning_rate=0.05).fit(x, y)
+    assert [column.kind for column in model._encoder.columns] == ["category", "number"]
+    assert model.score(x, y) == 1.0
+
+
+# -- values far off -----------------------------------------------------------------------------------
+
+
+def ordinary(rows=300, seed=0):
+    return np.random.RandomState(seed).randn(rows, 3)
+
+
+@pytest.mark.parametrize("value", [1e12, -1e12, 1e300])
+def test_a_value_far_off_does_not_hide_the_others(value):
+    """The others are told apart as they are without it; the far one stays at the end of its side."""
+    x = ordinary()
+    x[7, 1] = value
+    encoder = learned(Table.of(x))
+    found = encoder.transform(Table.of(x))
+    others = np.delete(np.arange(300), 7)
+    plain = learned(Table.of(x[others])).transform(Table.of(x[others]))
+    assert np.corrcoef(found[others, 1], plain[:, 1])[0, 1] > 1.0 - 1e-9
+    assert 0.5 < found[others, 1].std() < 1.0
+    assert np.abs(found[7, 1]) == np.abs(found[:, 1]).max() < 20.0
+    assert np.sign(found[7, 1]) == np.sign(value)
+    (note,) = encoder.notes
+    assert note.startswith("Column 'x1': 1 value is far off (from ")
+    again = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+    np.testing.assert_array_equal(again.transform(Table.of(x)), found)
+
+
+def test_the_limits_by_hand():
+    x = np.append(np.arange(101.0), [1e12, 1e12])[:, None]
+    column = learned(Table.of(x)).columns[0]
+    # Of 103 rows the 11th and the 93rd have a tenth and nine tenths of the rows up to them.
+    assert column.limits == (10.0 - 10 * 82.0, 92.0 + 10 * 82.0)
+    cut = np.minimum(x, 912.0)
+    assert column.centre[0] == pytest.approx(cut.mean())
+    assert column.scale[0] == pytest.approx(cut.std())
+    assert column.note == (
+        "2 values are far off (from 0 to 1e+12): what is below -810 or above 912 counts as that"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: r.randn(500),
+        lambda r: r.lognormal(sigma=2.0, size=500),
+        lambda r: r.standard_cauchy(500).clip(-1e3, 1e3),
+        lambda r: r.poisson(0.05, 500).astype(float),
+        lambda r: np.where(r.rand(500) < 0.97, 0.0, 1e5 * r.rand(500)),
+        lambda r: r.choice([0.0, 1e12], 500),
+        lambda r: 1e6 + r.rand(500),
+    ],
+    ids=["normal", "lognormal", "heavy", "counts", "mostly zero", "two values", "far from zero"],
+)
+def test_ordinary_columns_are_left_as_they_are(make):
+    x = make(np.random.RandomState(0))[:, None]
+    column = learned(Table.of(x)).columns[0]
+    assert (column.limits, column.note) == ((), "")
+    assert column.centre[0] == pytest.approx(x.mean())
+    assert column.scale[0] == pytest.approx(x.std())
+
+
+def test_a_row_of_weight_two_counts_twice_where_values_are_far_off():
+    x = np.append(np.random.RandomState(0).randn(40), 1e12)[:, None]
+    weight = 1.0 + (np.arange(41) % 3 == 0)
+    twice = np.repeat(x, weight.astype(int), axis=0)
+    one, two = learned(Table.of(x), weight).columns[0], learned(Table.of(twice)).columns[0]
+    assert one.limits == two.limits
+    assert one.centre == pytest.approx(two.centre)
+    assert one.scale == pytest.approx(two.scale)
+
+
+def test_a_date_far_off_is_shown_as_a_date():
+    days = np.datetime64("2020-01-01") + np.arange(4000) % 50
+    days[5] = np.datetime64("9999-12-31")
+    days[6] = np.datetime64("0001-01-01")
+    column = learned(Table(("when",), (days,), (False,))).columns[0]
+    # Of 80 rows a day, the 400th is of 5 January and the 3600th of 15 February, 41 days later.
+    assert column.note == (
+        "2 values are far off (from 0001-01-01 to 9999-12-31): "
+        "what is below 2018-11-21 or above 2021-03-31 counts as that"
+    )
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_the_estimator_learns_from_the_rest_and_warns(gap):
+    x = ordinary()
+    y = x[:, 0] > 0
+    x[5, 0] = 1e12
+    if gap:
+        x[9, 0] = np.nan
+    with pytest.warns(ColumnWarning) as caught:
+        model = SparseBNNClassifier(epochs=30, replicates=1).fit(x, y)
+    (told,) = caught
+    assert str(told.message).startswith("1 column has values far off: 'x0' (")
+    assert told.filename == __file__
+    assert model.score(x, y) > 0.95
+    x[:, 0] = 1e30
+    assert np.isfinite(model.predict_proba(x)).all()
+
+
+def test_a_target_far_off_is_named_and_not_changed():
+    x = ordinary()
+    y = x[:, 0].copy()
+    y[3] = 1e12
+    with pytest.warns(ColumnWarning) as caught:
+        model = SparseBNNRegressor(epochs=2, replicates=1).fit(x, y)
+    (told,) = caught
+    assert str(told.message) == (
+        f"The target has values far off (from {y.min():.4g} to 1e+12), beside which the others look alike: "
+        "correct or drop these rows, or fit its logarithm."
+    )
+    assert told.filename == __file__
+    assert model.notes_ == [str(told.message)]
+    assert model._y_mean[0] == pytest.approx(y.mean())
+    # A row that does not count does not count here either.
+    weight = np.where(np.arange(len(y)) == 3, 0.0, 1.0)
+    assert SparseBNNRegressor(epochs=2, replicates=1).fit(x, y, sample_weight=weight).notes_ == []
+
+
+def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
+    """Its second input only says where gaps are. A column of several levels has none, as the legend says."""
+    rng = np.random.RandomState(0)
+    x = rng.randn(300)
+    y = np.where(x < 0, "well", "ill")
+    given = np.where(rng.rand(300) < 0.1, np.nan, x)
+    columns = table(age=given.tolist(), town=rng.choice(["A", "B", "C"], 300).tolist())
+    model = SparseBNNClassifier(epochs=40, replicates=1).fit(columns, y)
+    effects = model.effects_
+    assert effects.direction == ("-", None)
+    assert effects.high[0] < 0.0 < effects.low[1]
+    lines = model.summary().splitlines()
+    age, town = (next(line for line in lines if line.startswith(name)).split() for name in ("age", "town"))
+    assert age[3].startswith("-")
+    assert town[3][0].isdigit()
+    assert "        without a sign, of a column of several inputs: its mean absolute contribution" in lines
+    alone = SparseBNNClassifier(epochs=5, replicates=1).fit(x[:, None], y)
+    assert "without a sign" not in alone.summary()
+
+
+def test_an_explanation_adds_up():
+    x = ordinary(60)
+    wide = np.hstack([x, ordinary(60, 1), ordinary(60, 2), ordinary(60, 3)])
+    model = SparseBNNClassifier(epochs=3, replicates=1).fit(wide, x[:, 0] > 0)
+    lines = model.explain(wide[:1]).table(most=4).splitlines()[1:]
+    assert lines[4].split()[:2] == ["8", "others"]
+    numbers = [float(line.split()[1]) for line in lines[:4]] + [float(lines[4].split()[2])]
+    base, total = float(lines[5].split()[1]), float(lines[6].split()[-1])
+    assert sum(numbers) + base == pytest.approx(total, abs=0.005)
+    assert "others" not in model.explain(wide[:1]).table(most=12)

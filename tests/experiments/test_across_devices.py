@@ -52,6 +52,22 @@ def test_a_file_that_holds_another_network_is_noticed(tmp_path):
     assert across_devices.main(["--check", str(tmp_path), "--out", str(tmp_path)]) == 1
 
 
+def test_models_trained_otherwise_do_not_replace_a_record(tmp_path):
+    across_devices.make(tmp_path / "a", "cpu", epochs=1)
+    across_devices.make(tmp_path / "b", "cpu", epochs=2)
+    here = ["--out", str(tmp_path), "--check"]
+    across_devices.main([*here, str(tmp_path / "a")])
+    across_devices.main([*here, str(tmp_path / "a")])
+    path = tmp_path / "results/across_devices/across_devices.json"
+    with pytest.raises(InvalidInput, match="epochs 1 where 2 is asked for"):
+        across_devices.main([*here, str(tmp_path / "b")])
+    with pytest.raises(InvalidInput, match="a result of --quick too"):
+        across_devices.main(["--quick", "--force", *here, str(tmp_path / "b")])
+    assert json.loads(path.read_text())["made"]["epochs"] == 1
+    across_devices.main(["--force", *here, str(tmp_path / "b")])
+    assert json.loads(path.read_text())["made"]["epochs"] == 2
+
+
 def test_without_a_folder_it_says_what_to_do(tmp_path):
     with pytest.raises(InvalidInput, match="Make it with --out"):
         across_devices.check(tmp_path)

@@ -13,7 +13,16 @@ import torch
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
-from sparsebnn.experiments import cells, classification, evaluation, provenance, table1, table2, watching
+from sparsebnn.experiments import (
+    cell_command,
+    cells,
+    classification,
+    evaluation,
+    provenance,
+    table1,
+    table2,
+    watching,
+)
 from sparsebnn.experiments.paper import LBBNN_LOGITS
 
 MEASURES = {
@@ -87,7 +96,7 @@ def test_the_history_tells_density_and_accuracy_along_training(whole):
 
 def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
     given = parsed(words(whole))
-    job = classification.jobs("fc", given)[0]
+    job = cell_command.jobs("fc", given)[0]
     folder = whole / "runs" / "table1" / f"digits-lrt.0-1.{job.key()}"
     data = load("digits")
     for row in result(whole)["replicates"]:
@@ -100,7 +109,7 @@ def test_the_median_model_from_disk_gives_the_accuracy_of_the_file(whole):
 
 
 def parsed(argv):
-    return classification.table_options("table1", "", argv)
+    return cell_command.table_options("table1", "", argv)
 
 
 KILLED = """
@@ -133,6 +142,19 @@ def test_finished_cells_are_not_run_again(whole, monkeypatch, capsys):
     assert capsys.readouterr().out == "[1/1] digits-lrt: already there\n"
     table1.main(words(whole, "--replicates", "1"))
     assert capsys.readouterr().out == "[1/1] digits-lrt: already there\n"
+
+
+def test_a_rehearsal_never_replaces_a_result(whole, tmp_path, monkeypatch):
+    """Not even by force; said before any work."""
+    monkeypatch.setattr(classification, "train", None)
+    path = tmp_path / "results/table1/digits-lrt.json"
+    path.parent.mkdir(parents=True)
+    content = result(whole)
+    path.write_text(json.dumps({**content, "command": content["command"].replace(" --quick", "")}))
+    before = path.read_text()
+    with pytest.raises(InvalidInput, match="must be a result of --quick too"):
+        table1.main(words(tmp_path, "--draws", "2", "--force"))
+    assert path.read_text() == before
 
 
 def test_a_file_of_other_settings_is_replaced_only_by_force(tmp_path, monkeypatch, capsys):
@@ -274,7 +296,7 @@ def test_without_safetensors_the_results_are_still_written(tmp_path, monkeypatch
 
 def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path, capsys):
     given = parsed(words(tmp_path))
-    job = classification.jobs("fc", given)[0]
+    job = cell_command.jobs("fc", given)[0]
     with cells.locked(tmp_path / "runs" / "table1" / f".digits-lrt.0-1.{job.key()}.lock"):
         table1.main(words(tmp_path))
     assert capsys.readouterr().out == "[1/1] digits-lrt: another process is at it\n"
@@ -405,7 +427,7 @@ def test_the_rate_of_lbbnns_logits_can_be_given():
 
     def key(*words: str) -> str:
         argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
-        (job,) = classification.jobs("lenet", classification.table_options("table2", "", argv))
+        (job,) = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
         return job.key()
 
     table = LBBNN_LOGITS["lenet"].rate

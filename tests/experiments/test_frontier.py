@@ -187,6 +187,21 @@ def test_files_of_other_settings_are_left_alone(folder, monkeypatch, stage, opti
     assert {path: path.read_text() for path in folder.glob("results/*/*.json")} == before
 
 
+@pytest.mark.parametrize("stage", ["choose", "final", "densities", "targets"])
+def test_a_rehearsal_never_replaces_a_result(folder, tmp_path, monkeypatch, stage):
+    """Not even by force; said before any work."""
+    monkeypatch.setattr(frontier, "_data", None)
+    shutil.copytree(folder / "results", tmp_path / "results")
+    before = {}
+    for path in tmp_path.glob("results/*/*.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "command": content["command"].replace(" --quick", "")}))
+        before[path] = path.read_text()
+    with pytest.raises(InvalidInput, match=r"must be a result of --quick too\. Got one of 'python -m "):
+        frontier.main([*words(tmp_path, "--seed", "3"), "--stage", stage, "--force"])
+    assert {path: path.read_text() for path in tmp_path.glob("results/*/*.json")} == before
+
+
 def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
     """The default commands in the repository train nothing; two choices are of their first program."""
     monkeypatch.setattr(frontier, "_data", None)

@@ -14,8 +14,10 @@ import torch
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments import image_ood
 from sparsebnn.experiments.image_ood import METHODS, NAMES, PROGRAMS, Spec, read, run, training
+from sparsebnn.experiments.image_ood_judge import shaped
 from sparsebnn.experiments.image_ood_report import LABELS, fill, markdown
 from sparsebnn.experiments.provenance import device_name
+from sparsebnn.training import Callback
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -232,12 +234,58 @@ def test_what_is_interrupted_is_kept(folder, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return {"accuracy": 0.5, "foreign": {}}
 
-    monkeypatch.setattr(image_ood, "_judge", judge)
+    monkeypatch.setattr(image_ood, "judge", judge)
     argv = ["--data", str(folder), "--out", str(tmp_path), "--device", "cpu", *SMALL, "--methods", "plain"]
     with pytest.raises(KeyboardInterrupt):
         image_ood.main(argv)
     record = json.loads((tmp_path / "results/image_ood/image_ood.json").read_text())
     assert [row["train_on"] for row in record["rows"]] == ["mnist"]
+    assert record["missing"] == ["plain"]
+
+
+class Poison(Callback):
+    """Networks whose first parameter is no number before the first step."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    @torch.no_grad()
+    def on_train_start(self, run):
+        for number in self.numbers:
+            next(iter(run.replicas.parameters.values()))[number] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "left"),
+    [
+        ((), {"plain": [0, 1, 2], "ensemble": [0, 1, 2]}),
+        ((3,), {"plain": [0, 1, 2], "ensemble": [0, 2]}),  # the second member of the second ensemble
+        ((2,), {"plain": [0, 2], "ensemble": [0, 2]}),
+        ((0, 2, 5), {"plain": [2]}),
+    ],
+)
+def test_a_replicate_that_stopped_is_no_result(numbers, left, folder, monkeypatch, capsys):
+    real = image_ood.train
+
+    def train(*given, callbacks, **more):
+        return real(*given, callbacks=[*callbacks, Poison(numbers)], **more)
+
+    options = {"train_on": ("mnist",), "plain_epochs": 2, "replicates": 3, "members": 2, "n_draws": 1}
+    spec = Spec(methods=("plain", "ensemble"), **options)
+    whole = {row["method"]: row for row in run(spec, read(folder))}
+    monkeypatch.setattr(image_ood, "train", train)
+    capsys.readouterr()
+    found = {row["method"]: row for row in run(spec, read(folder))}
+    assert list(found) == list(left)
+    for method, kept in left.items():
+        assert found[method]["nll"] == [whole[method]["nll"][k] for k in kept]
+        mine = [n for n in numbers if method == "ensemble" or n % 2 == 0]
+        assert found[method]["stopped_seeds"] == mine
+        assert len(found[method]["stopped"]) == len(mine)
+    told = capsys.readouterr().out
+    for method in ("plain", "ensemble"):
+        count = len(left.get(method, []))
+        assert (f"mnist {method}: not finished, {count} of 3 replicates. Replicate" in told) == (count < 3)
 
 
 @pytest.mark.parametrize("architecture", ["fc", "lenet"])
@@ -246,7 +294,7 @@ def test_every_network_takes_its_images(program, architecture, folder):
     spec = Spec(architecture=architecture, epochs=10)
     network, settings, count = training(spec, program)
     data = read(folder)["mnist"]
-    x = image_ood._shaped(data.x_train[:2].float(), data, architecture)
+    x = shaped(data.x_train[:2].float(), data, architecture)
     assert network(x).shape == (2, 10)
     assert count == (50 if program == "plain" else 10)
     if program in ("lrt", "flow", "dense"):
@@ -286,7 +334,7 @@ def row(method: str, home: str = "mnist") -> dict:
 def test_the_page_has_a_table_per_training_set(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- images:begin -->\nold\n<!-- images:end -->\nafter\n")
-    spec = asdict(Spec(train_on=("mnist", "kmnist")))
+    spec = asdict(Spec(train_on=("mnist", "kmnist"), replicates=2))
     fill(page, {"spec": spec, "rows": [row(m, home) for home in ("mnist", "kmnist") for m in METHODS]})
     text = page.read_text()
     assert text.startswith("before\n")
@@ -295,6 +343,13 @@ def test_the_page_has_a_table_per_training_set(tmp_path):
     assert text.count("| trained on ") == 2
     # 0.85 ± t(1) · sd / √2, with t(1) = 12.706 and sd = 0.0707
     assert text.count("| LBBNN-LRT | 0.850 ± 0.635 | 0.100 ± 0.000 |") == 2
+
+
+def test_the_page_says_of_how_many_replicates_a_row_is():
+    spec = asdict(Spec(train_on=("mnist",), replicates=3))
+    text = "\n".join(markdown({"spec": spec, "rows": [row("lrt"), {**row("dense"), "accuracy": [0.8] * 3}]}))
+    assert "| LBBNN-LRT (2 of 3 replicates) | 0.850 ± 0.635 |" in text
+    assert "| dense BNN | 0.800 ± 0.000 |" in text
 
 
 def test_the_page_says_what_the_results_file_says():

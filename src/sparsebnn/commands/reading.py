@@ -14,22 +14,25 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.estimators.columns import absent, names_apart
+from sparsebnn.estimators.columns import absent, label, names_apart
 from sparsebnn.estimators.encoding import Table
+from sparsebnn.estimators.spelling import codes, number_form
 
-__all__ = ["GAPS", "read_table", "spellings"]
+__all__ = ["DATA", "GAPS", "read_table", "spellings"]
 
 GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _GAPS_OF_TARGET = frozenset({"", "nan"})  # "none" and "?" may be classes
 _TEXT = (".csv", ".tsv", ".txt", "")
+DATA = (".csv", ".tsv", ".txt", ".parquet", ".npz")
 
 
 def read_table(source: str, *, target: str | None = None, words: Collection[str] = ()) -> Table:
     """The table in a file, or on standard input for ``-``.
 
-    CSV does not say what its cells are. A column is numbers where every cell is one; ``words`` names columns
-    that are words whatever they look like, so that a row means the same in every file. In ``target`` only an
-    empty cell is missing.
+    CSV does not say what its cells are. A column is numbers where every cell is one and none is a code such
+    as 007; ``words`` names columns that are words whatever they look like, so that a row means the same in
+    every file. In ``target`` only an empty cell is missing, and numbers that would come back in another
+    spelling (1.0, 2.50) stay as they are written.
     """
     if source == "-":
         return _parse(sys.stdin.buffer.read(), "standard input", target, words)
@@ -94,11 +97,14 @@ def _parse(content: bytes, name: str, target: str | None, words: Collection[str]
     columns = []
     for i, own in enumerate(names):
         gaps = _GAPS_OF_TARGET if own == target else GAPS
-        columns.append(_column([row[i] for row in body], gaps, own in words, delimiter == ";"))
+        column = [row[i] for row in body]
+        columns.append(_column(column, gaps, own in words, delimiter == ";", written=own == target))
     return Table(names, tuple(columns), (False,) * len(columns))
 
 
-def _column(cells: list[str], gaps: Collection[str], words: bool, comma: bool) -> np.ndarray:
+def _column(
+    cells: list[str], gaps: Collection[str], words: bool, comma: bool, written: bool = False
+) -> np.ndarray:
     """Numbers where all that is there is a number; else words, None where missing.
 
     >>> _column(["1,5", "", "2"], GAPS, False, True).tolist()
@@ -106,7 +112,8 @@ def _column(cells: list[str], gaps: Collection[str], words: bool, comma: bool) -
     """
     stripped = [cell.strip() for cell in cells]
     present = [None if word.lower() in gaps else word for word in stripped]
-    if not words:
+    there = [word for word in present if word is not None]
+    if not words and not codes(there) and not (written and _spelled_otherwise(there)):
         try:
             return np.array([np.nan if word is None else _number(word, comma) for word in present])
         except ValueError:
@@ -114,6 +121,14 @@ def _column(cells: list[str], gaps: Collection[str], words: bool, comma: bool) -
     found = np.empty(len(present), dtype=object)
     found[:] = present
     return found
+
+
+def _spelled_otherwise(words: Sequence[str]) -> bool:
+    """Whether these are numbers, none with a decimal comma, that would not be written like this again."""
+    try:
+        return any(label(float(word)) != word for word in words)
+    except ValueError:
+        return False
 
 
 def _number(word: str, comma: bool) -> float:
@@ -184,7 +199,8 @@ def _not_parquet(path: Path, error: Exception) -> InvalidInput:
 def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Labels in one spelling each, and notes on those that were joined.
 
-    Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling.
+    Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling;
+    so are numbers of one value (1 and 1.0), unless they are codes (1 and 001).
 
     >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
     (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
@@ -194,9 +210,11 @@ def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         return values, []
     words = [None if absent(v) else str(v).strip() for v in values.tolist()]
     counts = Counter(word for word in words if word is not None)
-    groups: dict[str, list[str]] = {}
+    numeric = number_form(list(counts)) == ""
+    groups: dict[str | float, list[str]] = {}
     for word in sorted(counts, key=lambda w: (-counts[w], w)):
-        groups.setdefault(" ".join(word.casefold().split()), []).append(word)
+        key = float(word) if numeric else " ".join(word.casefold().split())
+        groups.setdefault(key, []).append(word)
     chosen = {word: group[0] for group in groups.values() for word in group}
     joined: Any = np.empty(len(words), dtype=object)
     joined[:] = [None if word is None else chosen[word] for word in words]

@@ -17,7 +17,7 @@ import torch
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.commands import recording, writing
 from sparsebnn.commands.progress import Stages, stages
-from sparsebnn.commands.reading import read_table
+from sparsebnn.commands.reading import DATA, read_table
 from sparsebnn.commands.splitting import Problem, posed
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, storing
 from sparsebnn.experiments.provenance import commit, rounded, versions
@@ -142,6 +142,9 @@ def _check_size(path: Path) -> None:
 def _loaded(given: Path) -> Any:
     """A saved model that predicts and describes itself: a header edited by hand shows here, in one line."""
     path = _model_file(given)
+    if path.suffix.lower() in DATA:
+        expected, advice = "a run folder or its model.safetensors", "The model comes first, then the rows."
+        raise invalid("model", "the command", expected, repr(str(given)), advice)
     try:
         _check_size(path)
         model = load(path)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 __all__ = ["register"]
 
+# Options that say what is printed and replaced, not what is learned.
+_NOT_IN_THE_COMMAND = ("force", "json_", "quiet", "debug")
 _NAMES = {"nll": "log-loss", "ece": "calib. error", "r2": "R²", "rmse": "RMSE", "brier": "Brier score"}
 
 
@@ -27,7 +31,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         target: str = typer.Option(..., help="The column to predict."),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
-        family: str = typer.Option("lrt", help="lrt, flow, lbbnn or dense."),
+        family: str = typer.Option("lrt", help="lrt; flow (slower); lbbnn; dense (without sparsity)."),
         epochs: int = typer.Option(None, help="Passes over the data (default: by its size)."),
         time_budget: float = typer.Option(None, help="Seconds the training may take, about."),
         replicates: int = typer.Option(5, help="Networks to train and average."),
@@ -49,6 +53,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
 
         cat patients.csv | sparsebnn fit - --target outcome --json
         """
+        typed = _command("fit", fit, locals())
         with one_line_errors(debug):
             from sparsebnn.commands import running
 
@@ -60,7 +65,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
                 test_share=test_share,
                 force=force,
                 seed=seed,
-                command=f"sparsebnn fit {Path(data).name} --target {target!r} --seed {seed}",
+                command=typed,
                 quiet=quiet or json_,
                 family=family,
                 epochs="auto" if epochs is None else epochs,
@@ -110,6 +115,18 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
             print(json.dumps(header) if json_ else summary)
 
 
+def _command(name: str, function: Callable[..., None], given: Mapping[str, Any]) -> str:
+    """What was typed, with every option that is not at its default: pasted, it does the same again."""
+    words = ["sparsebnn", name]
+    for option, parameter in inspect.signature(function).parameters.items():
+        declared, value = parameter.default, given[option]
+        if option in _NOT_IN_THE_COMMAND or value == declared.default:
+            continue
+        words += [] if type(declared).__name__ == "ArgumentInfo" else [f"--{option.replace('_', '-')}"]
+        words.append(str(value))
+    return shlex.join(words)
+
+
 def _show(record: dict[str, Any], out: Path) -> None:
     """The figures as one table, and where the files are."""
     from rich.box import SIMPLE_HEAD
@@ -130,7 +147,7 @@ def _show(record: dict[str, Any], out: Path) -> None:
         table.add_row(method, *(_cell(measures.get(name)) for name in names))
     console.print(table)
     used = [each["name"] for each in record["inputs"] if each["selected"]]
-    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "")
+    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "") if used else "none"
     console.print(f"{record['density']:.1%} of the weights are left.", markup=False)
     console.print(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}", markup=False)
     console.print(f"{out}/ holds {', '.join(sorted(p.name for p in out.iterdir()))}.", markup=False)

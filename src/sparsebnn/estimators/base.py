@@ -33,6 +33,7 @@ from sparsebnn.estimators.folding import Folded, folds, sharpness
 from sparsebnn.estimators.placing import check_device, to_predict
 from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
+from sparsebnn.estimators.spelling import number_form
 from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
@@ -115,7 +116,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
-        """Everything after ``__init__``: ``prepare(rows, weight)`` gives targets and their weights."""
+        """Everything after ``__init__``, or nothing; ``prepare(rows, weight)``: targets, weights, notes."""
         owner = type(self).__name__
         began = time.monotonic()
         check_choice(self.model, ("average", "median"), "model", owner)
@@ -125,26 +126,27 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             positive(self.time_budget, "time_budget", owner, "positive seconds")
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
-        table = self._table(X, reset=True)
-        weight = _weights(sample_weight, len(table))
-        targets, weight = prepare(len(table), weight)
-        kept = weight > 0.0
-        if not kept.any():
-            raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
-        if not kept.all():
-            table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
-        seed = _seed(self.random_state)
-        self._encoder = Encoder.learned(table, weight)
-        self.notes_ = self._encoder.notes
-        # Who hands over a Table of ours (the command line) shows the notes itself.
-        if not isinstance(X, Table):
-            remarks.warn_of_dropped(self._encoder)
-        x = self._encoder.transform(table)
-        self._seed, self.n_rows_ = seed, len(x)
-        run = self._train(x, targets, weight, seed, began)
-        self._keep(run, x, targets, weight)
-        self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
-        self.seconds_ = time.monotonic() - began
+        with _whole(self):
+            table = self._table(X, reset=True)
+            weight = _weights(sample_weight, len(table))
+            targets, weight, told = prepare(len(table), weight)
+            kept = weight > 0.0
+            if not kept.any():
+                raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
+            if not kept.all():
+                table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
+            seed = _seed(self.random_state)
+            self._encoder = Encoder.learned(table, weight)
+            self.notes_ = [*self._encoder.notes, *told]
+            # Who hands over a Table of ours (the command line) shows the notes itself.
+            if not isinstance(X, Table):
+                remarks.warn_of_columns(self._encoder, told)
+            x = self._encoder.transform(table)
+            self._seed, self.n_rows_ = seed, len(x)
+            run = self._train(x, targets, weight, seed, began)
+            self._keep(run, x, targets, weight)
+            self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
+            self.seconds_ = time.monotonic() - began
         return self
 
     def _train(self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, began: float) -> Run:
@@ -334,6 +336,18 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+@contextlib.contextmanager
+def _whole(estimator: SparseBNN) -> Iterator[None]:
+    """A fit that fails or is interrupted leaves the estimator as it was, with what an earlier one learned."""
+    # Fitting binds attributes and changes none in place, so their values need no copy.
+    before = dict(estimator.__dict__)
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__ = before
+        raise
+
+
 def _kinds(cls: type) -> list[type]:
     return [cls] if cls is not SparseBNN else list(cls.__subclasses__())
 
@@ -352,11 +366,7 @@ def _holds_words(x: Any) -> bool:
 
 
 def _numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return number_form([text]) == ""
 
 
 def _weights(sample_weight: Any, rows: int) -> np.ndarray:

@@ -53,7 +53,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
     replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
     ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
-    are left out are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
+    are left out or have values far off are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
@@ -110,7 +110,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNClassifier:
         """Train on rows ``X`` and labels ``y``; a weight of 2 counts as two equal rows."""
 
-        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             labels = _labels(y)
             check_consistent_length(np.empty(rows), labels)
             self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -121,7 +121,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             if self.class_weight is not None:
                 weight = weight * compute_sample_weight(self.class_weight, labels)
             dtype = np.float32 if len(self.classes_) == 2 else np.int64
-            return torch.from_numpy(codes.astype(dtype)), weight
+            return torch.from_numpy(codes.astype(dtype)), weight, []
 
         return self._fit(X, prepare, sample_weight)
 

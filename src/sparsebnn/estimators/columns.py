@@ -3,7 +3,8 @@
 Numbers are standardised, words become one input per level, dates become time and season, durations
 seconds. A value that is missing counts as the average of its column, and a column with gaps in training gets
 one more input that says where they are. A word that training never saw is none of the levels; in a column of
-two levels, which share one input, it counts as the average.
+two levels, which share one input, it counts as the average. Values so far off that they alone would set a
+column's scale (:func:`far_limits`) are moved up to a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators import spelling
 from sparsebnn.estimators.spelling import DAY
 
-__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "label", "learn"]
+__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "far_limits", "label", "learn"]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
+# Values are far off where the middle 80% would lie within a thousandth of a standard deviation; they may be
+# ten times as far from that middle as it is wide.
+_MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 
+
+_FAR = "{} far off (from {} to {}): what is below {} or above {} counts as that"
 
 # Why a column that says nothing is left out.
 CONSTANT = "always the same"
 
 
 class ColumnWarning(UserWarning):
-    """Columns of a table that were left out; the message says which and why."""
+    """Columns of a table that were left out, or have values far off; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Column:
 
     ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
     ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
-    spell the column's numbers or dates (:mod:`sparsebnn.estimators.spelling`).
+    spell the column's numbers, codes or dates (:mod:`sparsebnn.estimators.spelling`). ``limits`` are those
+    of a column with values far off, lowest and highest.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Column:
     scale: tuple[float, ...] = ()
     reference: str | None = None
     form: str = ""
+    limits: tuple[float, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -126,6 +134,9 @@ def _kind_of(values: np.ndarray, categorical: bool) -> tuple[str, str, str]:
     if all(map(_is_number, others)) and (form_of_numbers := spelling.number_form(texts)) is not None:
         note = "commas are read as decimal commas" if form_of_numbers == "comma" else ""
         return "number", form_of_numbers, note
+    code = spelling.codes(texts)
+    if code is not None and all(map(_is_number, others)):
+        return "category", "code", f"numbers with leading zeros, such as {code!r}, are read as codes"
     return "category", "", ""
 
 
@@ -205,6 +216,9 @@ def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
         own = np.stack([days, np.sin(turn), np.cos(turn)], axis=1)
     else:
         return _indicators(column, values)
+    if column.limits:
+        low, high = column.limits
+        own[:, 0] = np.clip(own[:, 0], low, high)
     if not column.gaps:
         return own
     return np.concatenate([own, np.isnan(own[:, :1]).astype(np.float64)], axis=1)
@@ -242,7 +256,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     """What a column is and how it becomes inputs, from the training rows."""
     kind, form, remark = _kind_of(values, categorical)
     if kind == "category":
-        return _learn_category(name, values, weight)
+        return _learn_category(name, values, weight, form, remark)
     known = _days(values, name, form) if kind == "date" else _floats(values, name, form)
     gaps = np.isnan(known)
     if gaps.all():
@@ -254,12 +268,43 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
         note = f"missing in {gaps.mean():.1%} of the rows" if gaps.any() else ""
+    bounds = far_limits(known[~gaps], weight[~gaps])
+    if bounds:
+        far = int(((known[~gaps] < bounds[0]) | (known[~gaps] > bounds[1])).sum())
+        ends = [_shown(value, kind) for value in (low, high, *bounds)]
+        count = "1 value is" if far == 1 else f"{far} values are"
+        remark = ", ".join(filter(None, (remark, _FAR.format(count, *ends))))
     note = ", ".join(filter(None, (note, remark)))
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds)
     return _standardised(column, values, weight)
 
 
-def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
+def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
+    """Lowest and highest value to be taken as it is; nothing where no value is far off.
+
+    A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
+    would all be one number.
+
+    >>> x = np.arange(101.0)
+    >>> far_limits(x, np.ones(101)), far_limits(np.append(x, 1e12), np.ones(102))
+    ((), (-800.0, 901.0))
+    """
+    order = np.argsort(known, kind="stable")
+    share = np.cumsum(weight[order]) / weight.sum()
+    low, high = (float(known[order][np.searchsorted(share, level)]) for level in _MIDDLE)
+    unit = float(np.abs(known).max()) or 1.0  # squares of very large numbers are no numbers
+    std = unit * math.sqrt(float(np.cov(known / unit, aweights=weight, ddof=0)))
+    width = high - low
+    if not 0.0 < width < _HIDDEN * std:
+        return ()
+    return low - _REACH * width, high + _REACH * width
+
+
+def _shown(value: float, kind: str) -> str:
+    return f"{value:.4g}" if kind == "number" else str(np.datetime64(math.floor(value), "D"))
+
+
+def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str, remark: str) -> Column:
     found = _labels(values)
     counts = Counter(level for level in found if level is not None)
     gaps = any(level is None for level in found)
@@ -271,6 +316,7 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
         note = f"{len(counts)} different words, nearly one per row"
         if spelling.may_be_thousands(list(counts)):
             note += "; their commas may be decimal or stand before thousands: write numbers without"
+        note += f"; {remark}" if remark else ""
         return Column(name, "dropped", note)
     # The most frequent first; the order of equals must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
@@ -280,8 +326,9 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
         note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
+    note = ", ".join(filter(None, (note, remark)))
     reference = ordered[0] if len(ordered) == 2 else None
-    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference, form=form)
     return _standardised(column, values, weight)
 
 

@@ -145,12 +145,12 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the columns: which were left out, and which were read by a guess."""
+        """What a reader must know of the columns: which were left out, read by a guess, or cut off."""
         said = []
         for column in self.columns:
             if column.kind == "dropped":
                 said.append(f"Column {column.name!r} is left out: {column.note}.")
-            elif column.form:
+            elif column.form or column.limits:
                 said.append(f"Column {column.name!r}: {column.note}.")
         return said
 

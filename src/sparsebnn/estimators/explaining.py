@@ -25,7 +25,7 @@ from sparsebnn.likelihoods import Gaussian
 from sparsebnn.noise import Tape
 from sparsebnn.passes import MedianPass, WeightPass, noise_size
 
-__all__ = ["Effects", "Explanation", "effects", "explain"]
+__all__ = ["Effects", "Explanation", "effects", "explain", "signed"]
 
 _NORMAL = stream_id("explanation normal")
 _LOGISTIC = stream_id("explanation logistic")
@@ -58,11 +58,14 @@ class Explanation:
     def table(self, row: int = 0, output: int = -1, most: int = 10) -> str:
         """One row's contributions as text, the largest first."""
         values = self.contributions[row, :, output]
-        width = max(6, *(len(name) for name in self.names))
+        width = max(9, *(len(name) for name in self.names))
         lines = [f"{'column':<{width}}  contribution  {self.level:.0%} interval"]
-        for j in np.argsort(-np.abs(values))[:most]:
+        order = np.argsort(-np.abs(values))
+        for j in order[:most]:
             ends = f"{self.low[row, j, output]:+.3f} to {self.high[row, j, output]:+.3f}"
             lines.append(f"{self.names[j]:<{width}}  {values[j]:+12.3f}  {ends}")
+        if len(order) > most:
+            lines.append(f"{f'{len(order) - most} others':<{width}}  {values[order[most:]].sum():+12.3f}")
         total = self.base[row, output] + values.sum()
         lines.append(f"{'base':<{width}}  {self.base[row, output]:+12.3f}")
         return "\n".join([*lines, f"{'sum: ' + self.outputs[output]:<{width}}  {total:+12.3f}"])
@@ -74,7 +77,8 @@ class Effects:
 
     For one output ``value`` is the mean slope, per standard deviation of the column, and ``direction``
     its sign where the interval leaves no doubt ("mixed" where it does). For several outputs, and for
-    columns that became several inputs, it is the mean absolute contribution and has no direction.
+    columns that became several inputs (:func:`signed`), it is the mean absolute contribution and has no
+    direction.
     """
 
     value: np.ndarray
@@ -165,6 +169,12 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explan
     return Explanation(columns_names, names, contributions, low, high, base, level)
 
 
+def signed(estimator: Any) -> np.ndarray:
+    """Which columns have an effect with a sign: one output, and one input beside that for gaps."""
+    single = len(output_names(estimator)) == 1
+    return np.array([single and len(c.inputs) - c.gaps == 1 for c in estimator._encoder.columns])
+
+
 def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
     """Average effects over encoded rows; see :class:`Effects`."""
     rows = torch.from_numpy(x)
@@ -173,12 +183,14 @@ def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
     _, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws))
     columns = estimator._encoder.columns
     size = _by_column(estimator, slopes * rows[None, :, :, None]).abs().mean((1, 3))
-    signed = np.array([len(c.inputs) == 1 for c in columns]) & (slopes.shape[3] == 1)
-    slope = _by_column(estimator, slopes)[..., 0].mean(1)
-    each = torch.where(torch.from_numpy(signed), slope, size)
+    by_slope = signed(estimator)
+    # That of a column's first input: a second one only says where gaps are.
+    first = np.searchsorted(estimator._encoder.column_of, np.arange(len(columns)))
+    slope = slopes[:, :, np.minimum(first, slopes.shape[2] - 1), 0].mean(1)
+    each = torch.where(torch.from_numpy(by_slope), slope, size)
     ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
     low, high = torch.quantile(each, ends, dim=0).numpy()
-    direction = [_direction(float(a), float(b)) if s else None for a, b, s in zip(low, high, signed)]
+    direction = [_direction(float(a), float(b)) if s else None for a, b, s in zip(low, high, by_slope)]
     return Effects(each.mean(0).numpy(), low, high, tuple(direction))
 
 

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.estimators import remarks
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.posterior import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood
@@ -89,7 +90,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         """Train on rows ``X`` and targets ``y``; a weight of 2 counts as two equal rows."""
         check_choice(self.noise, ("learned", "heteroscedastic"), "noise", "SparseBNNRegressor")
 
-        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             targets = _targets(y)
             check_consistent_length(np.empty(rows), targets)
             self._flat = targets.ndim == 1
@@ -100,7 +101,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             self._y_mean = weight @ columns / total
             std = np.sqrt(weight @ (columns - self._y_mean) ** 2 / total)
             self._y_std = np.where(std > 1e-12 * np.maximum(1e-300, np.abs(self._y_mean)), std, 1.0)
-            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight
+            told = remarks.far_targets(columns[weight > 0.0], weight[weight > 0.0])
+            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, told
 
         return self._fit(X, prepare, sample_weight)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
-from sparsebnn.estimators.columns import CONSTANT, ColumnWarning
+from sparsebnn.estimators.columns import CONSTANT, ColumnWarning, far_limits
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.training import Run
 from sparsebnn.training.density import fix_structure
 
-__all__ = ["cut_short", "missed_density", "warn_of_dropped"]
+__all__ = ["cut_short", "missed_density", "warn_of_columns"]
 
 _SLACK = 0.1  # how far a density may be from its target without a word
 _MOST_NAMED = 10  # columns that a warning names
@@ -23,16 +24,37 @@ _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4
 
 
-def warn_of_dropped(encoder: Encoder) -> None:
-    """One warning for all columns that are left out though they vary, each with the reason."""
-    gone = (c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT)
-    dropped = [f"{c.name!r} ({c.note})" for c in gone]
-    if not dropped:
-        return
-    listed = ", ".join(dropped[:_MOST_NAMED])
-    more = f" and {len(dropped) - _MOST_NAMED} more (notes_ has all)" if len(dropped) > _MOST_NAMED else ""
-    what = "1 column is" if len(dropped) == 1 else f"{len(dropped)} columns are"
-    warnings.warn(f"{what} left out: {listed}{more}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
+def far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
+    """A sentence for targets of which a few values are so far off that they alone set the scale.
+
+    Inputs are cut off there; what is to be predicted is not ours to change.
+    """
+    far = [column for column in columns.T if far_limits(column, weight)]
+    return [
+        f"The target has values far off (from {column.min():.4g} to {column.max():.4g}), beside which the "
+        "others look alike: correct or drop these rows, or fit its logarithm."
+        for column in far
+    ]
+
+
+def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
+    """One warning for all columns that are left out though they vary, one for those with values far off.
+
+    ``told`` is said of the target.
+    """
+    for sentence in told:
+        warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
+    gone = [c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT]
+    for columns, one, many in (
+        (gone, "is left out", "are left out"),
+        ([c for c in encoder.columns if c.limits], "has values far off", "have values far off"),
+    ):
+        if columns:
+            listed = ", ".join(f"{c.name!r} ({c.note})" for c in columns[:_MOST_NAMED])
+            rest = len(columns) - _MOST_NAMED
+            listed += f" and {rest} more (notes_ has all)" if rest > 0 else ""
+            what = f"1 column {one}" if len(columns) == 1 else f"{len(columns)} columns {many}"
+            warnings.warn(f"{what}: {listed}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
 
 
 def cut_short(run: Run, plan: Plan, why: str) -> list[str]:

@@ -1,6 +1,7 @@
 """How words spell numbers and dates: decided once for a column, then read the same way in every row.
 
-A number has a decimal point, or a decimal comma if all of its column's training rows agree with one. A date
+A number has a decimal point, or a decimal comma if all of its column's training rows agree with one. Whole
+numbers of which one begins with a zero (``007``) are codes: their column holds categories. A date
 is ISO (``2024-05-31``, with a time and a zone if there is one), or day and month before the year; which of
 the two comes first, the training rows decide.
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["DATE_EXAMPLES", "DAY", "date_form", "days", "may_be_thousands", "number", "number_form"]
+__all__ = ["DATE_EXAMPLES", "DAY", "codes", "date_form", "days", "may_be_thousands", "number", "number_form"]
 
 DAY = 86400.0
 DATE_EXAMPLES = {
@@ -21,6 +22,8 @@ DATE_EXAMPLES = {
     "day first": "31/05/2024 or 2024-05-31",
     "month first": "05/31/2024 or 2024-05-31",
 }
+_CODE = re.compile(r"0\d+", re.ASCII)
+_DIGITS = re.compile(r"\d+", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d*,\d+|[+-]?\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 _TIME = r"\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?"
@@ -45,14 +48,26 @@ def number(text: str, form: str = "") -> float | None:
         return None
 
 
+def codes(texts: Sequence[str]) -> str | None:
+    """The first of these words that begins with a zero as a number would not, if all are made of digits.
+
+    >>> codes(["12", "007"]), codes(["0", "12"]), codes(["0.5", "007"]), codes(["A1", "007"])
+    ('007', None, None, None)
+    """
+    first = next((text.strip() for text in texts if _CODE.fullmatch(text.strip())), None)
+    return first if first and all(_DIGITS.fullmatch(text.strip()) for text in texts) else None
+
+
 def number_form(texts: Sequence[str]) -> str | None:
     """How these words spell numbers: ``""`` by a point, ``"comma"``; None if they do not.
 
-    Commas that may all stand before thousands are no decimal commas.
+    Codes are no numbers, and commas that may all stand before thousands are no decimal commas.
 
     >>> number_form(["1", "2.5"]), number_form(["1", "2,5"]), number_form(["1,000", "2,500"])
     ('', 'comma', None)
     """
+    if codes(texts):
+        return None
     if all(number(text) is not None for text in texts):
         return ""
     if may_be_thousands(texts) or not all(_COMMA.fullmatch(text.strip()) for text in texts):

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sparsebnn.estimators.explaining import signed
 from sparsebnn.networks import prior_values
 
 __all__ = ["summary"]
 
 _PAPER = {"lrt": "LBBNN-LRT", "flow": "LBBNN-FLOW", "lbbnn": "LBBNN", "dense": "dense BNN"}
+_WITHOUT_SIGN = "        without a sign, of a column of several inputs: its mean absolute contribution"
 
 
 def _head(estimator: Any) -> list[str]:
@@ -53,7 +55,7 @@ def _priors(networks: Sequence[Any]) -> list[str]:
 def summary(estimator: Any, most: int | None) -> str:
     """The head, then one line per column: inclusion, effect with its interval, stability."""
     columns = estimator._encoder.columns
-    effects = estimator.effects_
+    effects, signs = estimator.effects_, signed(estimator)
     order = np.argsort(-np.abs(effects.value), kind="stable")
     order = order[np.argsort(-estimator.inclusion_[order], kind="stable")]
     shown = order if most is None else order[:most]
@@ -64,9 +66,11 @@ def summary(estimator: Any, most: int | None) -> str:
         if columns[j].kind == "dropped":
             lines.append(f"{name:<{width}}  left out: {columns[j].note}")
             continue
-        ends = f"{effects.low[j]:+.3g} to {effects.high[j]:+.3g}"
+        sign = "+" if signs[j] else ""
+        ends = f"{effects.low[j]:{sign}.3g} to {effects.high[j]:{sign}.3g}"
         used = "yes" if estimator.used_[j] else ""
-        numbers = f"{estimator.inclusion_[j]:9.3f}  {estimator.stability_[j]:9.2f}  {effects.value[j]:+9.3g}"
+        effect = f"{effects.value[j]:{sign}9.3g}"
+        numbers = f"{estimator.inclusion_[j]:9.3f}  {estimator.stability_[j]:9.2f}  {effect}"
         lines.append(f"{name:<{width}}  {numbers}  {ends:<18}  {used}".rstrip())
     if len(shown) < len(columns):
         lines.append(f"… and {len(columns) - len(shown)} more columns (summary(most=None) lists all)")
@@ -74,6 +78,7 @@ def summary(estimator: Any, most: int | None) -> str:
     notes = [
         "inclusion: probability that the column reaches an output; stability: share of replicates using it",
         "effect: " + _effect_note(estimator),
+        *([_WITHOUT_SIGN] if signs.any() and any(columns[j].inputs and not signs[j] for j in shown) else []),
         "used: the column pays for itself, on rows not seen or against the price of its weights",
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])

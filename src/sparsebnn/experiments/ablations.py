@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebnn.experiments import classification, pages, tables
+from sparsebnn.experiments import cell_command, classification, pages, tables
 from sparsebnn.experiments.cells import Job, read_results
 from sparsebnn.experiments.paper import cell
 from sparsebnn.experiments.published import MNF_MNIST_LENET
@@ -125,11 +125,11 @@ def _columns(result: dict[str, Any] | None, base: dict[str, Any] | None) -> list
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing; or print the comparison; or write it into a page between its markers."""
-    parser = classification.command_line("ablations", "Statements of the paper that it does not show.")
+    parser = cell_command.command_line("ablations", "Statements of the paper that it does not show.")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="some cases")
     parser.add_argument("--show", action="store_true", help="only print the comparison")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="only renew the marked part of a page")
-    given = classification.complete(parser.parse_args(argv))
+    given = cell_command.complete(parser.parse_args(argv))
     results = given.out / "results"
     if given.show:
         print(tables.grid(_HEAD, rows(results)))
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def words(job: Job) -> list[str]:
         return ["--cases", job.stem.split("-", 2)[2]]
 
-    classification.execute("ablations", given, jobs(given), words, argv)
+    cell_command.execute("ablations", given, jobs(given), words, argv)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.experiments.provenance import (
     arguments,
+    check_replaceable,
+    check_same,
     commit,
     commit_and_source,
     device_name,
@@ -40,6 +42,7 @@ __all__ = ["check", "main", "make"]
 
 FAMILIES = ("spike_slab", "flow", "concrete", "gaussian")
 _SIZES = [8, 20, 3]
+_EPOCHS = 30
 # Far above rounding in double precision, far below what one changed weight would do.
 _TOLERANCE = 1e-9
 _ESTIMATOR, _SINGLE_TOLERANCE = "estimator", 1e-5
@@ -80,7 +83,7 @@ def _estimated(path: Path) -> list[list[float]]:
     return SparseBNNClassifier.load(path).predict_proba(_rows()[0][:50].numpy()).tolist()
 
 
-def make(folder: Path, device: str, epochs: int = 30) -> None:
+def make(folder: Path, device: str, epochs: int = _EPOCHS) -> None:
     """Train, save, and write what each network predicts where it was trained."""
     expected: dict[str, Any] = {}
     where = torch.device("cpu")
@@ -92,7 +95,8 @@ def make(folder: Path, device: str, epochs: int = 30) -> None:
         expected[family] = _predicted(run.network)
     with contextlib.suppress(ImportError):  # no scikit-learn: no estimators
         expected[_ESTIMATOR] = _estimate(folder, str(where), epochs)
-    made = {"device": device_name(where), "commit": commit_and_source()[0], "versions": versions()}
+    made: dict[str, Any] = {"device": device_name(where), "epochs": epochs}
+    made |= {"commit": commit_and_source()[0], "versions": versions()}
     write_json(folder / "expected.json", {"made": made, "probs": expected})
     print(f"Saved {len(expected)} models of {made['device']} in {folder}.")
 
@@ -120,6 +124,11 @@ def check(folder: Path) -> dict[str, Any]:
     return {"made": stored["made"], "largest_difference": apart, "same": same}
 
 
+def _trained(made: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a check another one: where the models were trained, and for how long."""
+    return {"device": made["device"], "epochs": made.get("epochs", _EPOCHS)}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.across_devices``"""
     options = argparse.ArgumentParser(add_help=False)
@@ -127,11 +136,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--check", type=Path, metavar="FOLDER", help="load and compare, on this CPU")
     given = arguments("across_devices", "A model saved on one device, loaded on another.", argv, [options])
     if given.check is None:
-        make(Path(given.out), given.device, epochs=3 if given.quick else 30)
+        make(Path(given.out), given.device, epochs=3 if given.quick else _EPOCHS)
         return 0
-    found = check(given.check)
-    found["loaded"] = {"device": device_name(torch.device("cpu")), "commit": commit(), "versions": versions()}
     path = Path(given.out) / "results" / "across_devices" / "across_devices.json"
+    found = check(given.check)
+    check_replaceable(path, {}, given)
+    if path.exists() and not given.force:
+        there = json.loads(path.read_text(encoding="utf-8"))
+        check_same(path, _trained(there["made"]), _trained(found["made"]))
+    found["loaded"] = {"device": device_name(torch.device("cpu")), "commit": commit(), "versions": versions()}
     write_json(path, rounded({"experiment": "across_devices", **found}))
     print(f"{'The same predictions' if found['same'] else 'DIFFERENT predictions'}; wrote {path}.")
     return 0 if found["same"] else 1

@@ -309,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     claim = "The flow family's KL with moments against drawn weights in its auxiliary distribution."
     study = Study("auxiliary_gap", arguments("auxiliary_gap", claim, argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     # Many small operations: a second thread would mostly wait.
     torch.set_num_threads(1)
     rows = run(spec)

@@ -377,6 +377,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its table, write its result file and its figure."""
     study = Study("bound", arguments("bound", "Trained ELBOs against exact evidence.", argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     # Every matrix here is tiny: a second thread costs more than it brings.
     torch.set_num_threads(1)
     rows = run(spec)

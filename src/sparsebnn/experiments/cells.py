@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.experiments.paper import Cell
-from sparsebnn.experiments.provenance import write_json
+from sparsebnn.experiments.provenance import check_same, write_json
 
 __all__ = [
     "Job",
@@ -170,32 +170,11 @@ def others(folder: Path, job: Job) -> list[tuple[Path, Result]]:
     return [(path, content) for path, content in stored(folder, job.stem) if path not in mine]
 
 
-def check_same(path: Path, there: Any, asked: Any) -> None:
-    """Complain when a result file is not of what is asked for: it must not be replaced without a word."""
-    there, asked = (json.loads(json.dumps(each)) for each in (there, asked))
-    found = _difference(there, asked)
-    if found:
-        advice = "Give another --out, or --force to run it again and replace the file."
-        raise invalid(str(path), "the command", "a result of the settings asked for", found, advice)
-
-
 def check(folder: Path, job: Job) -> None:
     """Complain of the cell's files that were made with other settings."""
     for path, content in others(folder, job):
         there = {"dataset": content["dataset"], **content["settings"]}
         check_same(path, there, {"dataset": job.dataset, **job.settings()})
-
-
-def _difference(there: Any, asked: Any, name: str = "") -> str:
-    """The first place where two records differ, in words; nothing if they do not."""
-    if isinstance(there, dict) and isinstance(asked, dict):
-        for key in dict.fromkeys([*asked, *there]):
-            own, other = there.get(key, "nothing"), asked.get(key, "nothing")
-            found = _difference(own, other, f"{name}.{key}".strip("."))
-            if found:
-                return found
-        return ""
-    return "" if there == asked else f"{name} {there} where {asked} is asked for"
 
 
 def _gone(content: Result) -> dict[int, str]:

@@ -137,10 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.quick:
         spec = Spec((200,), repeats=1, seed=given.seed, breast_cancer=False)
     study = Study("column_choice", given)
+    study.check(spec)
     rows = run(spec)
     print(f"Wrote {study.save(spec, range(spec.seed, spec.seed + spec.repeats), rows=rows)}.")
     text = Path(given.out) / "docs" / "defaults.md"
-    if text.is_file():
+    if text.is_file() and not given.quick:
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.experiments.pages import filled
-from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
+from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 
 __all__ = ["Spec", "main", "page", "table"]
 
@@ -200,19 +200,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = arguments("defaults", "The estimators' defaults beside scikit-learn's.", argv, [options])
     study = Study("defaults", given)
     if given.validate:
+        path = Path(given.out) / "results" / "defaults" / "validation.json"
+        check_replaceable(path, {"command": study.command}, given)
         found = validate(given.seed)
         made = study.provenance([given.seed])
-        path = Path(given.out) / "results" / "defaults" / "validation.json"
         write_json(path, rounded({"experiment": "defaults", "provenance": made, "rows": found}))
         return 0
     spec = Spec(seed=given.seed)
     if given.quick:
         spec = Spec(("iris", "diabetes"), repeats=1, folds=2, seed=given.seed)
+    study.check(spec)
     rows = [row.__dict__ for row in run(spec)]
     study.save(spec, [given.seed], rows=rows)
     print(table(rows))
     text = Path(given.out) / "docs" / "defaults.md"
-    if text.is_file():
+    if text.is_file() and not given.quick:
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0
 

@@ -269,6 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if study.given.draw:
         rows = _stored(results / "densities" / "densities.json")
     else:
+        study.check(spec)
         rows = run(spec)
         print(table(rows))
         seeds = range(spec.seed, spec.seed + len(rows))

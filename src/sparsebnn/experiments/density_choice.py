@@ -90,10 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = Spec(seed=given.seed)
     if given.quick:
         spec = Spec(("breast cancer",), (0.1,), folds=2, epochs=5, seed=given.seed)
+    study = Study("density_choice", given)
+    study.check(spec)
     rows = run(spec)
-    print(f"Wrote {Study('density_choice', given).save(spec, [spec.seed], rows=rows)}.")
+    print(f"Wrote {study.save(spec, [spec.seed], rows=rows)}.")
     page = Path(given.out) / "docs" / "defaults.md"
-    if page.is_file():
+    if page.is_file() and not given.quick:
         renew(page, table(rounded(rows)), "density")
     return 0
 

@@ -35,6 +35,7 @@ from torch import Tensor
 from sparsebnn import data as datasets
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import (
+    cell_command,
     cells,
     classification,
     frontier_choose,
@@ -117,8 +118,15 @@ def _data(given: argparse.Namespace, name: str) -> datasets.Dataset:
 def _check(given: argparse.Namespace) -> None:
     """Complain of files with other settings before the first stage begins, as far as they can be known.
 
-    What is chosen anew decides what later stages ask for: they then look for themselves.
+    What is chosen anew decides what later stages ask for: they then look for themselves. No stage of a
+    rehearsal replaces a result in full, whatever it asks for.
     """
+    for place in _cells(given, METHODS) if given.quick and given.force else []:
+        stems = {"choose": frontier_tried.stem(*place), "final": "-".join(place)}
+        stems |= {stage: frontier_curve.stem(*place, stage) for stage in _CURVES}
+        for stage in given.stage:
+            if stage in stems:
+                provenance.check_replaceable(frontier_plan.file_of(given, stems[stage]), {}, given)
     if "choose" in given.stage and any([frontier_tried.check(given, *c) for c in _cells(given, METHODS)]):
         return
     if given.force:
@@ -160,7 +168,7 @@ def _final(given: argparse.Namespace, argv: Sequence[str] | None) -> None:
         return ["--stage", "final", *where, "--methods", job.cell.method, *other]
 
     own = [*(sys.argv[1:] if argv is None else argv), "--stage", "final"]
-    classification.execute(_NAME, given, _jobs(given), words, own, _Runner)
+    cell_command.execute(_NAME, given, _jobs(given), words, own, _Runner)
 
 
 def _curves(given: argparse.Namespace, stage: str) -> None:
@@ -177,7 +185,7 @@ def _curves(given: argparse.Namespace, stage: str) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = classification.command_line(_NAME, _CLAIM)
+    parser = cell_command.command_line(_NAME, _CLAIM)
     add = parser.add_argument
     add(
         "--stage", nargs="+", choices=STAGES, default=list(STAGES), help="some of them (default: all in turn)"
@@ -193,7 +201,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--chosen-on", default=on, help=f"whose choice serves a data set without one (default {on})")
     add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")
     parser.set_defaults(trace=0)
-    given = classification.complete(parser.parse_args(argv))
+    given = cell_command.complete(parser.parse_args(argv))
     given.datasets = given.datasets or ["digits"]
     for name in given.datasets:
         check_choice(name, [*classification.DATASETS, "digits"], "--datasets", "the command")

@@ -46,6 +46,7 @@ SHARES = {"fc": ("weight", "input", "output"), "lenet": ("weight", "output")}
 # Single weights: a tenth of the network. Groups: three tenths of each layer, so that both sides of a matrix
 # shrink to that.
 _WEIGHTS, _GROUPS = 0.1, 0.3
+_DRAWS = {False: 50, True: 5}  # in full, quick
 _NAMES = {"weight": "each weight", "input": "inputs of a layer", "output": "neurons and filters"}
 _WHERE = {"fc": "fully connected", "lenet": "LeNet-5"}
 
@@ -188,12 +189,24 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", default="auto")
     add("--quick", action="store_true", help="digits, fully connected, a few epochs")
     add("--seed", type=int, default=0)
+    add("--force", action="store_true", help="replace a result file of other settings")
     given = parser.parse_args(argv)
     given.architectures = given.architectures or ["fc"]
     given.out = given.out or (Path("runs") if given.quick else Path("."))
     given.replicates = given.replicates or (2 if given.quick else 3)
-    given.draws = given.draws or (5 if given.quick else 50)
+    given.draws = given.draws or _DRAWS[given.quick]
     return given
+
+
+def _command(given: argparse.Namespace) -> str:
+    """What makes this file again."""
+    words = ["python", "-m", "sparsebnn.experiments.groups", *(["--quick"] if given.quick else [])]
+    words += ["--dataset", given.dataset, "--architectures", *given.architectures]
+    words += ["--replicates", str(given.replicates), "--temperature", f"{given.temperature:g}"]
+    words += ["--epochs", str(given.epochs)] if given.epochs else []
+    words += [] if given.draws == _DRAWS[given.quick] else ["--draws", str(given.draws)]
+    words += ["--seed", str(given.seed)] if given.seed else []
+    return " ".join(words)
 
 
 def _stored(folder: Path) -> list[dict[str, Any]]:
@@ -204,6 +217,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, write its file, renew its table in ``docs/groups.md``."""
     given = _options(argv)
     began = time.perf_counter()
+    folder = given.out / "results" / "groups"
+    path = folder / f"{given.dataset}-{'-'.join(given.architectures)}.json"
+    command = _command(given)
+    provenance.check_replaceable(path, {"command": command}, given)
     data = datasets.load(given.dataset, root=given.data)
     blocks, seconds, device = [], 0.0, ""
     for architecture in given.architectures:
@@ -213,15 +230,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds += trained.train_seconds
             device = provenance.device_name(trained.batches.x.device)
     commit, source = provenance.commit_and_source()
-    words = ["python", "-m", "sparsebnn.experiments.groups", *(["--quick"] if given.quick else [])]
-    words += ["--dataset", given.dataset, "--architectures", *given.architectures]
-    words += ["--replicates", str(given.replicates), "--temperature", f"{given.temperature:g}"]
-    words += ["--epochs", str(given.epochs)] if given.epochs else []
     content = {
         "experiment": "groups",
         "dataset": given.dataset,
         "target_density": {"weight": _WEIGHTS, "groups, by layer": _GROUPS},
-        "command": " ".join(words),
+        "command": command,
         "commit": commit,
         "commit_source": source,
         "versions": provenance.versions(),
@@ -230,8 +243,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         "seconds": time.perf_counter() - began,
         "blocks": blocks,
     }
-    folder = given.out / "results" / "groups"
-    path = folder / f"{given.dataset}-{'-'.join(given.architectures)}.json"
     provenance.write_json(path, provenance.rounded(content))
     print(markdown([content]))
     print(f"Wrote {path}.")

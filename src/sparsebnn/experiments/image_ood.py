@@ -26,23 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsebnn import data as datasets
-from sparsebnn import metrics
 from sparsebnn.baselines.deterministic import plain_lenet, plain_mlp
-from sparsebnn.baselines.ensemble import predict_ensemble
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.data import Dataset
+from sparsebnn.experiments.image_ood_judge import LIKELIHOOD, columns, judge, shaped
 from sparsebnn.experiments.image_ood_keep import Kept, key
 from sparsebnn.experiments.image_ood_report import fill, line
 from sparsebnn.experiments.paper import ARCHITECTURES, cell
-from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
-from sparsebnn.experiments.uncertainty_measures import SCORES
+from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 from sparsebnn.experiments.watching import Turn
-from sparsebnn.likelihoods import Categorical
-from sparsebnn.networks import density
-from sparsebnn.prediction import ClassPrediction, predict
 from sparsebnn.training import Run, Settings, train
 
 __all__ = ["METHODS", "PROGRAMS", "Spec", "columns", "main", "run"]
@@ -58,7 +53,6 @@ PROGRAMS = {
     "dropout": ("dropout",),
 }
 METHODS = ("lrt", "flow", "dense", "dropout", "plain", "ensemble")
-_LIKELIHOOD = Categorical(10)
 Row = dict[str, Any]
 
 
@@ -102,10 +96,6 @@ class Spec:
         return replace(self, methods=tuple(m for m in self.methods if m in PROGRAMS[program]))
 
 
-def _shaped(x: Tensor, data: Dataset, architecture: str) -> Tensor:
-    return x if architecture == "fc" else x.reshape(-1, 1, *data.image_shape)
-
-
 def training(spec: Spec, program: str) -> tuple[nn.Module, Settings, int]:
     """Network, settings and number of networks of a program."""
     if program in ("lrt", "flow", "dense"):
@@ -144,8 +134,8 @@ def _fit(spec: Spec, program: str, data: Dataset, device: str, mode: str, turn: 
     network, settings, count = training(spec, program)
     return train(
         network,
-        (_shaped(data.x_train[: spec.rows], data, spec.architecture), data.y_train[: spec.rows]),
-        likelihood=_LIKELIHOOD,
+        (shaped(data.x_train[: spec.rows], data, spec.architecture), data.y_train[: spec.rows]),
+        likelihood=LIKELIHOOD,
         settings=settings,
         replicates=list(range(spec.seed, spec.seed + count)),
         device=device,
@@ -153,79 +143,6 @@ def _fit(spec: Spec, program: str, data: Dataset, device: str, mode: str, turn: 
         callbacks=[turn],
         progress=False,
     )
-
-
-def _ask(spec: Spec, method: str, networks: list[nn.Module], x: Tensor) -> ClassPrediction:
-    if method == "ensemble":
-        return predict_ensemble(networks, x, _LIKELIHOOD, seed=spec.seed)
-    n_draws = 1 if method == "plain" else spec.n_draws
-    found = predict(networks[0], x, _LIKELIHOOD, n_draws, seed=spec.seed)
-    assert isinstance(found, ClassPrediction)
-    return found
-
-
-def _judge(
-    spec: Spec, method: str, networks: list[nn.Module], home: str, sets: Mapping[str, Dataset]
-) -> dict[str, Any]:
-    """One predictor: how good it is at home, how well it notices the others."""
-    data = sets[home]
-    labels = data.y_test[: spec.test_rows]
-
-    def ask(x: Tensor) -> ClassPrediction:
-        return _ask(spec, method, networks, _shaped(x, data, spec.architecture))
-
-    # As many training rows as there are test rows are enough for a quantile.
-    known, inside = ask(data.x_train[: spec.rows][: len(labels)]), ask(data.x_test[: spec.test_rows])
-    probs = inside.probs.cpu()
-    low, high = metrics.calibration_interval(probs, labels, n_resamples=200, seed=spec.seed)
-    found: dict[str, Any] = {
-        "accuracy": metrics.accuracy(probs, labels),
-        "nll": metrics.nll(probs, labels),
-        "brier": metrics.brier(probs, labels),
-        "ece": metrics.calibration_error(probs, labels),
-        "ece_low": low,
-        "ece_high": high,
-        "rejection_area": metrics.rejection_area(probs, labels),
-        "aleatoric": float(inside.expected_entropy.mean()),
-        "epistemic": float(inside.mutual_information.mean()),
-        "density": density(networks[0]).overall,
-        "foreign": {},
-    }
-    for other in (name for name in sets if name != home):
-        found["foreign"][other] = _noticed(known, inside, ask(sets[other].x_test[: spec.test_rows]))
-    return found
-
-
-def _noticed(known: ClassPrediction, inside: ClassPrediction, outside: ClassPrediction) -> dict[str, Any]:
-    """How well each score tells the rows outside from those inside; the alarm's level is of known rows."""
-    found: dict[str, Any] = {
-        "aleatoric": float(outside.expected_entropy.mean()),
-        "epistemic": float(outside.mutual_information.mean()),
-    }
-    for name, score in SCORES.items():
-        a, b = score(inside).double().cpu(), score(outside).double().cpu()
-        threshold = torch.quantile(score(known).double().cpu(), 0.95)
-        found[name] = {
-            "auroc": metrics.auroc(a, b),
-            "fpr95": metrics.fpr_at_tpr(a, b),
-            "flagged_inside": float((a > threshold).double().mean()),
-            "flagged_outside": float((b > threshold).double().mean()),
-        }
-    return found
-
-
-def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mappings of one shape as one mapping of lists.
-
-    >>> columns([{"a": 1.0, "b": {"c": 2.0}}, {"a": 3.0, "b": {"c": 4.0}}])
-    {'a': [1.0, 3.0], 'b': {'c': [2.0, 4.0]}}
-    """
-    return {
-        name: columns([row[name] for row in rows])
-        if isinstance(value, Mapping)
-        else [row[name] for row in rows]
-        for name, value in rows[0].items()
-    }
 
 
 def run(
@@ -236,7 +153,7 @@ def run(
     lock: Path | None = None,
     keep: Callable[[list[Row]], object] = lambda rows: None,
 ) -> list[Row]:
-    """A row per data set trained on and method, with a list entry per replicate.
+    """A row per data set trained on and method, with a list entry per replicate that did not stop.
 
     ``keep`` is given the rows so far after each training: what is interrupted is not lost.
     """
@@ -246,23 +163,42 @@ def run(
         for home in spec.train_on:
             with Turn(lock) as turn:
                 trained = _fit(part, program, sets[home], device, mode, turn)
-                networks = trained.networks
-                size = len(networks) // spec.replicates
-                groups = [networks[k * size : (k + 1) * size] for k in range(spec.replicates)]
                 for method in part.methods:
-                    row = {
-                        "train_on": home,
-                        "method": method,
-                        "train_seconds": trained.train_seconds,
-                        "compile_seconds": trained.compile_seconds,
-                        "mode": trained.mode,
-                        "stopped": [str(stopped) for stopped in trained.stopped],
-                        **columns([_judge(spec, method, group, home, sets) for group in groups]),
-                    }
-                    rows.append(row)
-                    print(line(row), flush=True)
+                    rows += _row(spec, method, trained, home, sets)
             keep(rows)
     return rows
+
+
+def _row(spec: Spec, method: str, trained: Run, home: str, sets: Mapping[str, Dataset]) -> list[Row]:
+    """The row of a method, over the replicates all of whose networks went to the end; none if there are none.
+
+    What is left of a network that stopped is no result: ``stopped`` tells where and why.
+    """
+    networks = trained.networks
+    size = len(networks) // spec.replicates
+    used = range(size) if method == "ensemble" else range(1)
+    own = {k * size + i for k in range(spec.replicates) for i in used}
+    stopped = [each for each in trained.stopped if each.replicate in own]
+    gone = {each.replicate // size for each in stopped}
+    groups = [networks[k * size : (k + 1) * size] for k in range(spec.replicates) if k not in gone]
+    if stopped:
+        there = f"{len(groups)} of {spec.replicates} replicates"
+        why = " ".join(map(str, stopped))
+        print(f"{home} {method}: not finished, {there}. {why}", flush=True)
+    if not groups:
+        return []
+    row = {
+        "train_on": home,
+        "method": method,
+        "train_seconds": trained.train_seconds,
+        "compile_seconds": trained.compile_seconds,
+        "mode": trained.mode,
+        "stopped": [str(each) for each in stopped],
+        "stopped_seeds": [each.seed for each in stopped],
+        **columns([judge(spec, method, group, home, sets) for group in groups]),
+    }
+    print(line(row), flush=True)
+    return [row]
 
 
 # -- several processes ----------------------------------------------------------------------------------
@@ -333,7 +269,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--replicates", type=int, default=Spec.replicates)
     add("--members", type=int, default=Spec.members, help="networks of an ensemble")
     add("--draws", type=int, default=Spec.n_draws)
-    add("--force", action="store_true", help="replace a results file of other settings")
     add("--page-only", action="store_true", help="only the page's table, from the saved results")
     claim = "Out-of-distribution detection between MNIST, FMNIST and KMNIST."
     return arguments("image_ood", claim, argv, [parser])
@@ -357,11 +292,11 @@ def _together(spec: Spec, kept: Sequence[Row]) -> Spec:
     return replace(spec, train_on=train_on, methods=tuple(m for m in METHODS if m in methods))
 
 
-def _missing(spec: Spec, failed: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Programs that failed and that have no older rows to stand for theirs."""
+def _missing(spec: Spec, rows: Sequence[Row]) -> list[str]:
+    """Programs that were asked for and have not all of their rows, not even older ones."""
     there = {key(row) for row in rows}
-    wanted = {name: [(h, m) for h in spec.train_on for m in spec.only(name).methods] for name in failed}
-    return [name for name in failed if not set(wanted[name]) <= there]
+    wanted = {n: {(h, m) for h in spec.train_on for m in spec.only(n).methods} for n in spec.programs}
+    return [name for name, keys in wanted.items() if not keys <= there]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -374,11 +309,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = _spec(given)
     check_count(given.workers, "workers", "image_ood")
     path = Path(given.out) / "results" / "image_ood" / "image_ood.json"
+    check_replaceable(path, {}, given)
     kept = Kept.of(path, rounded(asdict(spec)), given.force)
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    study = Study("image_ood", given, torch.device(device))
+    study = Study("image_ood", given, torch.device(device), checked=True)
     sets = read(given.data)
     print(expected_steps(spec, min(len(sets[name].y_train) for name in spec.train_on)), flush=True)
     seeds = range(spec.seed, spec.seed + spec.replicates)
@@ -387,8 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def save(rows: list[Row]) -> Path:
         every, earlier = kept.with_new(rounded(rows, 5))
-        missing = _missing(spec, failed, every)
-        return study.save(whole, seeds, missing=missing, rows=every, earlier=earlier)
+        return study.save(whole, seeds, missing=_missing(spec, every), rows=every, earlier=earlier)
 
     if given.workers > 1:
         rows, failed = _side_by_side(spec, given, device)

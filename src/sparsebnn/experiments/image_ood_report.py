@@ -55,8 +55,8 @@ def _setting(spec: Mapping[str, Any]) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table of one training set."""
+def _table(rows: Sequence[Mapping[str, Any]], replicates: int) -> list[str]:
+    """The table of one training set; a method some of whose replicates stopped says how many are left."""
     others = list(rows[0]["foreign"])
     head = [f"trained on {TITLES[rows[0]['train_on']]}", "accuracy", "ECE"]
     for other in others:
@@ -64,7 +64,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         head += [f"{TITLES[other]}: {first}", "FPR@95", *rest]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in sorted(rows, key=lambda each: list(LABELS).index(each["method"])):
-        entries = [LABELS[row["method"]], _entry(row["accuracy"]), _entry(row["ece"])]
+        count, label = len(row["accuracy"]), LABELS[row["method"]]
+        label += "" if count == replicates else f" ({count} of {replicates} replicates)"
+        entries = [label, _entry(row["accuracy"]), _entry(row["ece"])]
         for other in others:
             found = row["foreign"][other]
             entries += [_entry(found["entropy"]["auroc"]), _entry(found["entropy"]["fpr95"])]
@@ -78,7 +80,7 @@ def markdown(record: Mapping[str, Any]) -> list[str]:
     lines = [_setting(record["spec"]), ""]
     for home in record["spec"]["train_on"]:
         rows = [row for row in record["rows"] if row["train_on"] == home]
-        lines += [*_table(rows), ""] if rows else []
+        lines += [*_table(rows, record["spec"]["replicates"]), ""] if rows else []
     return lines[:-1]
 
 

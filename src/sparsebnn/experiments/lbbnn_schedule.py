@@ -161,6 +161,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
     add("--quick", action="store_true", help="handwritten digits, a few epochs")
     add("--seed", type=int, default=0)
+    add("--force", action="store_true", help="replace a result file of other settings")
     given = parser.parse_args(argv)
     given.out = given.out or (Path("runs") if given.quick else Path("."))
     given.epochs = given.epochs or (3 if given.quick else 30 if given.published else 300)
@@ -237,15 +238,8 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the comparison (or, with ``--published``, the failing schedule) and write its file."""
-    given = _options(argv)
-    began = time.perf_counter()
-    name = "digits" if given.quick else given.dataset
-    data = datasets.load(name, root=given.data)
-    with Turn(given.gpu_lock) as turn:
-        content = (_failing if given.published else _comparison)(given, data, turn)
-    commit, source = provenance.commit_and_source()
+def _command(given: argparse.Namespace) -> str:
+    """What makes this file again."""
     words = ["python", "-m", "sparsebnn.experiments.lbbnn_schedule", "--architecture", given.architecture]
     words += [
         "--dataset",
@@ -258,17 +252,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     words += ["--rates", *map(str, given.rates)] if given.rates else []
     words += [f"--{flag}" for flag in ("published", "quick") if getattr(given, flag)]
     words += ["--seed", str(given.seed)] if given.seed else []
+    return " ".join(words)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the comparison (or, with ``--published``, the failing schedule) and write its file."""
+    given = _options(argv)
+    began = time.perf_counter()
+    name = "digits" if given.quick else given.dataset
+    stem = f"{'published-' if given.published else ''}{name}-{given.architecture}"
+    path = given.out / "results" / "lbbnn_schedule" / f"{stem}.json"
+    command = _command(given)
+    provenance.check_replaceable(path, {"command": command}, given)
+    data = datasets.load(name, root=given.data)
+    with Turn(given.gpu_lock) as turn:
+        content = (_failing if given.published else _comparison)(given, data, turn)
+    commit, source = provenance.commit_and_source()
     record = {
         "experiment": "lbbnn_schedule",
-        "command": " ".join(words),
+        "command": command,
         "commit": commit,
         "commit_source": source,
         "versions": provenance.versions(),
         "seconds": time.perf_counter() - began,
         **content,
     }
-    stem = f"{'published-' if given.published else ''}{name}-{given.architecture}"
-    path = given.out / "results" / "lbbnn_schedule" / f"{stem}.json"
     provenance.write_json(path, provenance.rounded(record))
     print(f"Wrote {path}.")
 

@@ -318,6 +318,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     claim = "Distance between the local reparametrization and drawn weights."
     study = Study("lrt_gap", arguments("lrt_gap", claim, argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     # Many small operations: a second thread would mostly wait.
     torch.set_num_threads(1)
     found = run(spec)

@@ -22,11 +22,14 @@ import numpy as np
 import torch
 
 import sparsebnn
+from sparsebnn.checks import InvalidInput, invalid
 
 __all__ = [
     "COLOURS",
     "Study",
     "arguments",
+    "check_replaceable",
+    "check_same",
     "command_words",
     "commit",
     "commit_and_source",
@@ -49,7 +52,7 @@ def arguments(
     argv: Sequence[str] | None = None,
     parents: Sequence[argparse.ArgumentParser] = (),
 ) -> argparse.Namespace:
-    """The command line of a study: ``--out``, ``--quick``, ``--seed``, and what ``parents`` add.
+    """The command line of a study: ``--out``, ``--quick``, ``--seed``, ``--force``, and what ``parents`` add.
 
     ``words`` of what is returned are the options given, for the study's result file.
 
@@ -61,6 +64,7 @@ def arguments(
     parser.add_argument("--out", type=Path, help="folder that receives results/ and docs/images/")
     parser.add_argument("--quick", action="store_true", help="a small version, seconds instead of minutes")
     parser.add_argument("--seed", type=int, default=0, help="first seed of everything random (default 0)")
+    parser.add_argument("--force", action="store_true", help="replace a result file of other settings")
     given = parser.parse_args(argv)
     given.words = command_words(parser, given)
     if given.out is None:
@@ -165,6 +169,49 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(partial, path)
 
 
+def check_same(path: Path, there: Any, asked: Any) -> None:
+    """Complain when a result file is not of what is asked for: it must not be replaced without a word."""
+    there, asked = (json.loads(json.dumps(each)) for each in (there, asked))
+    found = _difference(there, asked)
+    if found:
+        advice = "Give another --out, or --force to run it again and replace the file."
+        raise invalid(str(path), "the command", "a result of the settings asked for", found, advice)
+
+
+def _difference(there: Any, asked: Any, name: str = "") -> str:
+    """The first place where two records differ, in words; nothing if they do not."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        for key in dict.fromkeys([*asked, *there]):
+            own, other = there.get(key, "nothing"), asked.get(key, "nothing")
+            found = _difference(own, other, f"{name}.{key}".strip("."))
+            if found:
+                return found
+        return ""
+    return "" if there == asked else f"{name} {there} where {asked} is asked for"
+
+
+def check_replaceable(path: Path, asked: Mapping[str, Any], given: argparse.Namespace) -> None:
+    """Complain, before any work, of a result file that this run must not replace.
+
+    ``asked`` are entries of the record to come that say what is asked for (its ``command`` among them,
+    wherever it stands). A file whose entries differ takes ``--force``; a rehearsal (``--quick``) never
+    replaces a result in full.
+    """
+    if not path.exists():
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not a result file ({error}). Remove it and run again.") from error
+    command = str(there.get("provenance", there).get("command"))
+    if given.quick and "--quick" not in command.split():
+        advice = "Give another --out, or leave --quick out."
+        raise invalid(str(path), "the command", "a result of --quick too", f"one of {command!r}", advice)
+    if not given.force:
+        there = {**there, "command": command}
+        check_same(path, {name: there.get(name, "nothing") for name in asked}, rounded(asked))
+
+
 @dataclass
 class Study:
     """One run of a study, from its start to its files; ``device`` is where it computes."""
@@ -173,6 +220,17 @@ class Study:
     given: argparse.Namespace
     device: torch.device = torch.device("cpu")
     began: float = field(default_factory=time.perf_counter)
+    checked: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the results go."""
+        return Path(self.given.out) / "results" / self.name / f"{self.name}.json"
+
+    def check(self, spec: Any) -> None:
+        """Complain, before any work, when :meth:`save` would replace a result that it must not."""
+        check_replaceable(self.path, {"spec": dataclasses.asdict(spec)}, self.given)
+        self.checked = True
 
     @property
     def figure(self) -> Path:
@@ -181,12 +239,16 @@ class Study:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    @property
+    def command(self) -> str:
+        """What was typed, less what does not matter to the result."""
+        return " ".join(["python", "-m", f"sparsebnn.experiments.{self.name}", *self.given.words])
+
     def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
         """What made the rows: the command with its options, the commit, versions, seeds, device, seconds."""
-        words = ["python", "-m", f"sparsebnn.experiments.{self.name}", *self.given.words]
         known, source = commit_and_source()
         return {
-            "command": " ".join(words),
+            "command": self.command,
             "commit": known,
             "commit_source": source,
             "versions": versions(),
@@ -197,13 +259,23 @@ class Study:
         }
 
     def save(self, spec: Any, seeds: Sequence[int], **content: Any) -> Path:
-        """Write ``results/<name>/<name>.json``: provenance, spec, and what the study found."""
-        path = Path(self.given.out) / "results" / self.name / f"{self.name}.json"
+        """Write ``results/<name>/<name>.json``: provenance, spec, and what the study found.
+
+        A study says before its work what it is about to do (:meth:`check`). One that has not, and finds a
+        result there that it must not replace, leaves its own beside it.
+        """
         record = {
             "experiment": self.name,
             "provenance": self.provenance(seeds),
             "spec": dataclasses.asdict(spec),
             **content,
         }
-        write_json(path, rounded(record))
-        return path
+        if not self.checked:
+            try:
+                self.check(spec)
+            except InvalidInput as error:
+                beside = self.path.with_name(f"{self.name}.new.json")
+                write_json(beside, rounded(record))
+                raise InvalidInput(f"{error} What was found now is in {beside}.") from error
+        write_json(self.path, rounded(record))
+        return self.path

@@ -150,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     claim = "Realised false discovery rates of choices by Bayesian FDR."
     study = Study("selection_fdr", arguments("selection_fdr", claim, argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     torch.set_num_threads(1)
     rows = run(spec)
     print(table(rows))

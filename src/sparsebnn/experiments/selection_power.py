@@ -157,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     claim = "Variable selection on fresh data: TPR, FPR and power by correlation and sample size."
     study = Study("selection_power", arguments("selection_power", claim, argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     torch.set_num_threads(1)
     found = run(spec)
     print(table(found))

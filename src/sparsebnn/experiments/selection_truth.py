@@ -201,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     claim = "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones."
     study = Study("selection_truth", arguments("selection_truth", claim, argv))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
+    study.check(spec)
     torch.set_num_threads(1)
     rows = run(spec)
     lines = summary(rows)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparsebnn.experiments import classification
+from sparsebnn.experiments import cell_command
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train and evaluate what is missing of the table; each cell goes to its own file."""
-    classification.main("table1", "fc", "Table 1 of the paper: fully connected networks.", argv)
+    cell_command.main("table1", "fc", "Table 1 of the paper: fully connected networks.", argv)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from sparsebnn.experiments.logistic_study import (
     rates,
     settings,
 )
-from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
+from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 from sparsebnn.experiments.table3_report import draw_bars, draw_correlations, table
 from sparsebnn.selection import agreement
 from sparsebnn.training import Cosine
@@ -201,19 +201,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = None if given.simulate else given.data or find_logistic()
     data = load_logistic(folder, seed=given.seed)
     print(f"Data: {data.source}, {len(data.y)} rows.")
+    known = {"spec": dataclasses.asdict(spec), "data": {"source": data.source, "x_sha256": _digest(folder)}}
+    paths = {m: Path(given.out) / "results" / "table3" / f"{m}.json" for m in given.methods}
+    for path in paths.values():
+        check_replaceable(path, known, given)
     results = []
-    for method in given.methods:
+    for method, path in paths.items():
         study = Study("table3", given)
         result = run(method, data, spec)
         seeds = range(spec.seed, spec.seed + result["fits"])
         record = {
             "experiment": "table3",
             "provenance": study.provenance(seeds),
-            "spec": dataclasses.asdict(spec),
-            "data": {"source": data.source, "x_sha256": _digest(folder)},
+            **known,
             **result,
         }
-        write_json(Path(given.out) / "results" / "table3" / f"{method}.json", rounded(record))
+        write_json(path, rounded(record))
         results.append(result)
         print(f"{method}: TPR {result['tpr']:.3f}, FPR {result['fpr']:.3f}, {result['fit_seconds']:.0f} s")
     print(table(results))
