@@ -8,14 +8,15 @@ from torch import nn
 
 import sparsebnn
 from contracts.members import generator
-from sparsebnn import counter, prediction
+from sparsebnn import counter, drawing
 from sparsebnn.checks import InvalidInput
+from sparsebnn.drawing import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.noise import Tape
 from sparsebnn.passes import LocalPass, MedianPass, WeightPass, noise_size
-from sparsebnn.prediction import draw_outputs, draw_outputs_of_all, predict, predict_all
+from sparsebnn.prediction import predict, predict_all
 
 FAMILIES = {
     "gaussian": {},
@@ -201,13 +202,13 @@ def test_what_the_layers_put_out_counts_towards_the_memory(monkeypatch):
     # Outputs of one draw: 32 × 24² + 48 × 8² + 256 + 84 + 10 numbers a row.
     outputs = 20 * (32 * 24**2 + 48 * 8**2 + 256 + 84 + 10) * 4
     at_once = []
-    normals = prediction.kernels.normals
+    normals = drawing.kernels.normals
 
     def watched(seeds, stream, keys, *rest, **options):
         at_once.append(len(keys))
         return normals(seeds, stream, keys, *rest, **options)
 
-    monkeypatch.setattr(prediction.kernels, "normals", watched)
+    monkeypatch.setattr(drawing.kernels, "normals", watched)
     parts = list(draw_outputs(made, x, 10, model="median", batch_size=20, memory=3 * outputs))
     assert at_once == [3, 3, 3, 1]
     whole = next(draw_outputs(made, x, 10, model="median", memory=1 << 30))[1]

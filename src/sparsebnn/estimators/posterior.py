@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsebnn.drawing import draw_outputs_of_all
 from sparsebnn.layers import Linear
 from sparsebnn.likelihoods import Gaussian, Likelihood
 from sparsebnn.paths import median_reach, path_probability
-from sparsebnn.prediction import class_probs, draw_outputs_of_all
+from sparsebnn.prediction import class_probs
 
 __all__ = ["Ensemble", "mixture_quantiles"]
 

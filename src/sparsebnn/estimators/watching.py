@@ -7,8 +7,8 @@ import time
 import torch
 from torch import Tensor
 
+from sparsebnn.drawing import draw_outputs_of_all
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.prediction import draw_outputs_of_all
 from sparsebnn.training import Callback, Epoch, Run
 
 __all__ = ["Enough", "AtTime", "OnValidation"]

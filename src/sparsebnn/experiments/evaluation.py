@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from sparsebnn import calibration, metrics
 from sparsebnn import data as datasets
+from sparsebnn.drawing import draw_outputs
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
-from sparsebnn.prediction import class_probs, draw_outputs
+from sparsebnn.prediction import class_probs
 
 __all__ = ["MODELS", "accuracies", "evaluate", "inputs"]
 

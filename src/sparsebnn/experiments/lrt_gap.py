@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 
 import sparsebnn
+from sparsebnn.drawing import draw_outputs
 from sparsebnn.experiments.lrt_gap_report import draw, table
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.families import SpikeSlab
 from sparsebnn.noise import Fresh
-from sparsebnn.prediction import draw_outputs
 
 __all__ = ["Spec", "Unit", "distances", "exact_law", "run"]
 
