@@ -22,7 +22,7 @@ from sparsebnn.prediction import ClassPrediction, predict
 from sparsebnn.priors import SpikeSlabPrior
 from sparsebnn.training import Run, Settings, train
 
-__all__ = ["BAYESIAN", "EARLY", "METHODS", "Method", "OwnRows", "fit"]
+__all__ = ["BAYESIAN", "EARLY", "METHODS", "POSTERIOR", "Method", "OwnRows", "fit", "posterior"]
 
 CLASSES = 5
 LIKELIHOOD = Categorical(CLASSES)
@@ -51,8 +51,9 @@ _SHARP = Initial(
 class Method:
     """One way to be uncertain. ``members`` networks make one predictor.
 
-    ``early`` starts from sharp weights and stops long before the bound's optimum, at the smallest size
-    only: what a network is like that was trained so.
+    ``temperature`` multiplies the KL; 1 is the Bayes posterior. ``early`` starts from sharp weights and
+    stops long before the bound's optimum, at the smallest size only: what a network is like that was
+    trained so.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Method:
     draws: bool = True
     dropout: float = 0.0
     early: bool = False
+    temperature: float = 1.0
 
     def network(self, hidden: int) -> nn.Module:
         """An untrained network of this method."""
@@ -85,7 +87,11 @@ class Method:
         per_epoch = -(-rows // min(batch_size, rows))
         epochs = max(1, (steps or self.steps) // per_epoch)
         return Settings(
-            epochs=epochs, batch_size=batch_size, learning_rate=self.rate, learning_rates=self.rates
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=self.rate,
+            learning_rates=self.rates,
+            temperature=self.temperature,
         )
 
     def predict(self, networks: Sequence[nn.Module], x: Tensor, n_draws: int, seed: int) -> ClassPrediction:
@@ -112,12 +118,25 @@ METHODS = (
     Method("dropout", "MC dropout", "point", 0.01, 1000, dropout=0.5),
     Method("ensemble", "deep ensemble", "point", 0.01, 500, members=10),
     Method("plain", "deterministic", "point", 0.01, 500, draws=False),
+    Method("flow_bayes", "LBBNN-FLOW, temperature 1", "flow", 0.05, 1000, _FLOW_RATES),
+    Method("lrt_bayes", "LBBNN-LRT, temperature 1", "spike_slab", 0.1, 1500),
+    Method("dense_bayes", "dense BNN, temperature 1", "gaussian", 0.1, 1500),
     Method("flow_early", "LBBNN-FLOW, early", "flow", 0.01, 250, _FLOW_RATES, early=True),
     Method("lrt_early", "LBBNN-LRT, early", "spike_slab", 0.01, 250, early=True),
     Method("dense_early", "dense BNN, early", "gaussian", 0.01, 250, early=True),
 )
 BAYESIAN = ("lrt", "flow", "dense")
+POSTERIOR = tuple(f"{key}_bayes" for key in BAYESIAN)
 EARLY = tuple(f"{key}_early" for key in BAYESIAN)
+
+
+def posterior(key: str) -> Method:
+    """A Bayesian method at temperature 1.
+
+    >>> posterior("lrt").label
+    'LBBNN-LRT, temperature 1'
+    """
+    return next(method for method in METHODS if method.key == f"{key}_bayes")
 
 
 class OwnRows(nn.Module):
