@@ -63,9 +63,8 @@ class Slabs(Method):
 
     def network(self, hidden: int) -> nn.Module:
         """An untrained network of this prior."""
-        sizes = (2, hidden, CLASSES)
-        layers = [self._layer(*sizes[k : k + 2], width) for k, width in enumerate(self.widths)]
-        return nn.Sequential(layers[0], nn.ReLU(), layers[1])
+        first, second = self.widths
+        return nn.Sequential(self._layer(2, hidden, first), nn.ReLU(), self._layer(hidden, CLASSES, second))
 
     def _layer(self, inputs: int, outputs: int, width: float) -> Linear:
         start = Initial(
@@ -126,14 +125,14 @@ def _rate_row(candidate: Candidate, spec: Spec) -> dict[str, Any]:
         **_trained(method, spec),
     }
     words = f"{candidate.method} T {method.temperature:g}, rate {method.rate:g}, {method.steps} steps"
-    print(f"{words}: {np.mean(row['objective']):.2f}", flush=True)
+    print(f"{words}: {_mean(row, 'objective'):.2f}", flush=True)
     return row
 
 
 def _slab_row(widths: tuple[float, float], spec: Spec) -> dict[str, Any]:
     method = Slabs("lrt", "LBBNN-LRT", "spike_slab", 0.1, spec.slab_steps, widths=widths)
     row = {"slab_std": list(widths), **_trained(method, spec)}
-    print(f"slab {widths}: {np.mean(row['objective']):.1f}", flush=True)
+    print(f"slab {widths}: {_mean(row, 'objective'):.1f}", flush=True)
     return row
 
 
