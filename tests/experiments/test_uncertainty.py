@@ -29,7 +29,7 @@ from sparsebnn.metrics import entropy
 from sparsebnn.prediction import ClassPrediction
 
 ROOT = Path(__file__).resolve().parents[2]
-FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_early"))
+FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_bayes"))
 PROBLEM = Problem.draw(five_clusters(), 50, 400, 3)
 
 
@@ -51,8 +51,8 @@ def test_the_record(folder):
     cells = record["summary"]["cells"]
     assert list(cells) == ["10", "20"]
     assert set(cells["10"]) == {method.key for method in METHODS}
-    assert set(cells["20"]) == {method.key for method in METHODS if not method.early}
-    assert len(record["rows"]) == 2 * (12 + 9)
+    assert set(cells["20"]) == {method.key for method in METHODS}
+    assert len(record["rows"]) == 2 * (9 + 9)
     for row in record["rows"]:
         assert 0.9 < row["bayes_accuracy"] <= 1.0
         assert row["detection"]["max_output"]["flagged_inside"] <= 1.0
@@ -70,7 +70,7 @@ def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
     page.write_text("Before.\n\n<!-- tables:begin -->\nstale\n<!-- tables:end -->\n\nAfter.\n")
     assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
     drawn = sorted(path.name for path in (folder / "docs/images").glob("*.png"))
-    numbers = ("1", "2", "5", "6", "7", "9", "9_bayes", "9_early", "10")
+    numbers = ("1", "2", "5", "6", "7", "9", "9_bayes", "10")
     expected = {f"uncertainty_figure_{n}.png" for n in numbers} | {"uncertainty_reliability.png"}
     assert set(drawn) == expected
     assert "| LBBNN-FLOW |" in capsys.readouterr().out

@@ -132,12 +132,7 @@ def run(
     spec: Spec, methods: Sequence[Method] = METHODS, workers: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """All rows and all arrays; they do not depend on the number of workers."""
-    cells = [
-        (method, size)
-        for method in methods
-        for size in spec.per_class
-        if not method.early or size == spec.per_class[0]
-    ]
+    cells = [(method, size) for method in methods for size in spec.per_class]
     # The longest first, so that no process is left alone with one.
     cells.sort(key=lambda pair: pair[0].family != "flow")
     jobs = [functools.partial(_drawn, spec), *(functools.partial(cell, *pair, spec) for pair in cells)]

@@ -13,7 +13,7 @@ import numpy as np
 from sparsebnn.experiments import style
 from sparsebnn.experiments.uncertainty_diagrams import figure_1, figure_2
 from sparsebnn.experiments.uncertainty_measures import t_quantile
-from sparsebnn.experiments.uncertainty_methods import EARLY, POSTERIOR
+from sparsebnn.experiments.uncertainty_methods import POSTERIOR
 from sparsebnn.experiments.uncertainty_report import LABELS
 
 __all__ = ["draw_all"]
@@ -31,10 +31,8 @@ def draw_all(results: Path, images: Path) -> list[Path]:
         arrays = {name: saved[name].astype(np.float64) for name in saved.files}
     sizes = [int(size) for size in record["summary"]["cells"]]
     by_size = {size: list(record["summary"]["cells"][str(size)]) for size in sizes}
-    methods = [key for key in by_size[sizes[0]] if key not in (*POSTERIOR, *EARLY)]
-    bayes, early = (
-        [key for key in by_size[sizes[0]] if key in (*keys, "dropout")] for keys in (POSTERIOR, EARLY)
-    )
+    methods = [key for key in by_size[sizes[0]] if key not in POSTERIOR]
+    bayes = [key for key in by_size[sizes[0]] if key in (*POSTERIOR, "dropout")]
     drawn = []
     with style.plain() as plt:
         figures = {
@@ -43,7 +41,6 @@ def draw_all(results: Path, images: Path) -> list[Path]:
             "figure_5": _truth(plt, arrays, sizes),
             "figure_9": _by_certainty(plt, arrays, methods, sizes[0]),
             "figure_9_bayes": _by_certainty(plt, arrays, bayes, sizes[0]),
-            "figure_9_early": _by_certainty(plt, arrays, early, sizes[0]),
             "figure_10": _alarms(plt, arrays, record, methods, sizes[-1]),
             "reliability": _reliability(plt, arrays, methods, sizes),
         }

@@ -10,15 +10,15 @@ from typing import Any
 
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.uncertainty_measures import SCORES, interval, paired
-from sparsebnn.experiments.uncertainty_methods import BAYESIAN, EARLY, METHODS, POSTERIOR
+from sparsebnn.experiments.uncertainty_methods import BAYESIAN, METHODS, POSTERIOR
 
 __all__ = ["LABELS", "fill", "markdown", "show", "statements", "summary", "table"]
 
 Rows = Sequence[Mapping[str, Any]]
 LABELS = {method.key: method.label for method in METHODS}
 _SKIPPED = ("method", "per_class", "replicate", "detection", "train_seconds", "seconds", "cpu_seconds")
-# Of a Bayesian method: as chosen, the Bayes posterior proper, and stopped early.
-_VERSIONS = ("", "_bayes", "_early")
+# Of a Bayesian method: at the chosen temperature, and the Bayes posterior proper.
+_VERSIONS = ("", "_bayes")
 _DETECTION = ("flagged_inside", "flagged_outside", "auroc", "fpr95")
 
 
@@ -70,14 +70,13 @@ def _statement(claim: str, found: Mapping[str, float], low: float, high: float) 
 def statements(rows: Rows, methods: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """The paper's statements, each as a number with an interval and the range in which it would hold."""
     few, many = sizes[0], sizes[-1]
-    ours = [key for key in (*BAYESIAN, *POSTERIOR, *EARLY) if key in methods]
+    ours = [key for key in (*BAYESIAN, *POSTERIOR) if key in methods]
     found = [*_fitting(rows, methods, sizes), *_certainty(rows, methods, few)]
     for key in ours:
         for before, after in zip(sizes, sizes[1:]):
-            if _has(rows, key, before) and _has(rows, key, after):
-                change = paired(*(_column(rows, key, size, "entropy_error") for size in (after, before)))
-                claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
-                found.append(_statement(claim, change, -math.inf, 0.0))
+            change = paired(*(_column(rows, key, size, "entropy_error") for size in (after, before)))
+            claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
+            found.append(_statement(claim, change, -math.inf, 0.0))
     for key in ours if "dropout" in methods else []:
         for name, claim in (
             ("away_max_prob", "maximum probability away from the data, dropout minus it"),

@@ -17,7 +17,7 @@ import argparse
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,13 @@ __all__ = ["Candidate", "Slabs", "Spec", "main", "page", "rate_table", "run", "s
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with another rate, number of steps or temperature."""
+    """A method with another rate, number of steps or temperature; ``per_class`` is the data's size."""
 
     method: str
     rate: float
     steps: int
     temperature: float = 1.0
+    per_class: int = 10
 
     def given(self) -> Method:
         known = {method.key: method for method in METHODS}
@@ -89,21 +90,24 @@ class Spec:
         *(Candidate(m, rate, 1000, 0.03) for m in ("lrt", "dense") for rate in (0.03, 0.1, 0.3)),
         *(Candidate(m, 0.1, 1500, 0.03) for m in ("lrt", "dense")),
         *(Candidate("flow", rate, 800, 0.01) for rate in (0.05, 0.1, 0.2)),
+        *(Candidate("flow", 0.1, steps, 0.01, per_class=200) for steps in (1000, 1500)),
         *(Candidate("dropout", rate, 1000) for rate in (0.001, 0.003, 0.01)),
         *(Candidate("plain", rate, 500) for rate in (0.001, 0.003, 0.01)),
     )
     slabs: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.0, 0.1), (1.0, 0.03), (3.0, 1.0), (3.0, 0.03))
     slab_steps: int = 500
-    per_class: int = 10
     data_sets: int = 2
     hidden: int = 1000
     seed: int = 0
 
 
-def _trained(method: Method, spec: Spec) -> dict[str, list[float]]:
+_NAMES = [field.name for field in fields(Candidate)]
+
+
+def _trained(method: Method, per_class: int, spec: Spec) -> dict[str, list[float]]:
     """The objective at the end of training and the training accuracy with 10 draws, by data set."""
     study = StudySpec(replicates=spec.data_sets, seed=spec.seed, hidden=spec.hidden)
-    data = problems(study, spec.per_class)
+    data = problems(study, per_class)
     inputs = torch.stack([problem.x for problem in data])
     predictors, run = fit(method, inputs, data[0].y, spec.hidden, study.batch_size, spec.seed, None)
     last = run.history[-max(1, len(run.history) // 50) :]
@@ -120,9 +124,10 @@ def _rate_row(candidate: Candidate, spec: Spec) -> dict[str, Any]:
     row = {
         "method": candidate.method,
         "temperature": method.temperature,
+        "per_class": candidate.per_class,
         "rate": method.rate,
         "steps": method.steps,
-        **_trained(method, spec),
+        **_trained(method, candidate.per_class, spec),
     }
     words = f"{candidate.method} T {method.temperature:g}, rate {method.rate:g}, {method.steps} steps"
     print(f"{words}: {_mean(row, 'objective'):.2f}", flush=True)
@@ -131,7 +136,7 @@ def _rate_row(candidate: Candidate, spec: Spec) -> dict[str, Any]:
 
 def _slab_row(widths: tuple[float, float], spec: Spec) -> dict[str, Any]:
     method = Slabs("lrt", "LBBNN-LRT", "spike_slab", 0.1, spec.slab_steps, widths=widths)
-    row = {"slab_std": list(widths), **_trained(method, spec)}
+    row = {"slab_std": list(widths), **_trained(method, 10, spec)}
     print(f"slab {widths}: {_mean(row, 'objective'):.1f}", flush=True)
     return row
 
@@ -143,9 +148,8 @@ def run(spec: Spec, workers: int = 1) -> tuple[list[dict[str, Any]], list[dict[s
         *(functools.partial(_slab_row, widths, spec) for widths in spec.slabs),
     ]
     found = list(spread(jobs, workers))
-    order = [(c.method, c.temperature, c.rate, c.steps) for c in spec.candidates]
     rates = [row for row in found if "rate" in row]
-    rates.sort(key=lambda row: order.index((row["method"], row["temperature"], row["rate"], row["steps"])))
+    rates.sort(key=lambda row: spec.candidates.index(Candidate(**{name: row[name] for name in _NAMES})))
     slabs = [row for row in found if "slab_std" in row]
     slabs.sort(key=lambda row: spec.slabs.index(tuple(row["slab_std"])))
     return rates, slabs
@@ -160,15 +164,18 @@ def _mean(row: Mapping[str, Any], name: str) -> float:
 
 def rate_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The objective of every candidate as Markdown, mean over data sets."""
-    lines = ["| method | temperature | steps | rate: objective |", "|---|---|---|---|"]
+    lines = ["| method | temperature | per class | steps | rate: objective |", "|---|---|---|---|---|"]
     labels = {method.key: method.label for method in METHODS}
-    groups = dict.fromkeys((row["method"], row["temperature"], row["steps"]) for row in rows)
-    for key, temperature, steps in groups:
-        own = [r for r in rows if (r["method"], r["temperature"], r["steps"]) == (key, temperature, steps)]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[n] for n in ("method", "temperature", "per_class", "steps")), []).append(
+            row
+        )
+    for (key, temperature, per_class, steps), own in groups.items():
         digits = 0 if _mean(own[0], "objective") < -100.0 else 1 if key in BAYESIAN else 2
         cells = ", ".join(f"{row['rate']:g}: {_mean(row, 'objective'):.{digits}f}" for row in own)
         heat = f"{temperature:g}" if key in BAYESIAN else "–"
-        lines.append(f"| {labels[key]} | {heat} | {steps} | {cells} |")
+        lines.append(f"| {labels[key]} | {heat} | {per_class} | {steps} | {cells} |")
     return "\n".join(lines).replace(": -", ": −")
 
 
