@@ -132,9 +132,14 @@ def run(
     spec: Spec, methods: Sequence[Method] = METHODS, workers: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """All rows and all arrays; they do not depend on the number of workers."""
-    cells = [(method, size) for method in methods for size in spec.per_class]
+    cells = [
+        (method, size)
+        for method in methods
+        for size in spec.per_class
+        if size == spec.per_class[0] or not method.smallest
+    ]
     # The longest first, so that no process is left alone with one.
-    cells.sort(key=lambda pair: pair[0].family != "flow")
+    cells.sort(key=lambda pair: ("flow", "spike_slab", "gaussian", "point").index(pair[0].family))
     jobs = [functools.partial(_drawn, spec), *(functools.partial(cell, *pair, spec) for pair in cells)]
     rows: list[dict[str, Any]] = []
     arrays = truths(spec)

@@ -40,7 +40,8 @@ _START = Initial(
 class Method:
     """One way to be uncertain. ``members`` networks make one predictor.
 
-    ``temperature`` multiplies the KL; 1 is the Bayes posterior.
+    ``temperature`` multiplies the KL; 1 is the Bayes posterior. ``steps`` are prolonged where they would be
+    fewer than ``min_epochs`` epochs. ``smallest`` methods see the smallest size of the study only.
     """
 
     key: str
@@ -53,6 +54,8 @@ class Method:
     draws: bool = True
     dropout: float = 0.0
     temperature: float = 1.0
+    min_epochs: int = 1
+    smallest: bool = False
 
     def network(self, hidden: int) -> nn.Module:
         """An untrained network of this method."""
@@ -68,7 +71,7 @@ class Method:
     def settings(self, rows: int, batch_size: int, steps: int | None = None) -> Settings:
         """As many epochs as give the method's number of steps on that many rows."""
         per_epoch = -(-rows // min(batch_size, rows))
-        epochs = max(1, (steps or self.steps) // per_epoch)
+        epochs = max(self.min_epochs if steps is None else 1, (steps or self.steps) // per_epoch)
         return Settings(
             epochs=epochs,
             batch_size=batch_size,
@@ -96,15 +99,15 @@ _SLOW = dict.fromkeys(
 _FLOW_RATES = {"weight": 1e-3, "bias": 1e-3, **_SLOW}
 METHODS = (
     # Temperatures by cross-validation on training rows (uncertainty_temperature).
-    Method("flow", "LBBNN-FLOW", "flow", 0.1, 1500, _FLOW_RATES, temperature=0.01),
+    Method("flow", "LBBNN-FLOW", "flow", 0.1, 1000, _FLOW_RATES, temperature=0.01, min_epochs=75),
     Method("lrt", "LBBNN-LRT", "spike_slab", 0.1, 1000, temperature=0.03),
     Method("dense", "dense BNN", "gaussian", 0.1, 1000, temperature=0.03),
     Method("dropout", "MC dropout", "point", 0.01, 1000, dropout=0.5),
     Method("ensemble", "deep ensemble", "point", 0.01, 500, members=10),
     Method("plain", "deterministic", "point", 0.01, 500, draws=False),
-    Method("flow_bayes", "LBBNN-FLOW, temperature 1", "flow", 0.05, 1000, _FLOW_RATES),
-    Method("lrt_bayes", "LBBNN-LRT, temperature 1", "spike_slab", 0.1, 1500),
-    Method("dense_bayes", "dense BNN, temperature 1", "gaussian", 0.1, 1500),
+    Method("flow_bayes", "LBBNN-FLOW, temperature 1", "flow", 0.05, 1000, _FLOW_RATES, smallest=True),
+    Method("lrt_bayes", "LBBNN-LRT, temperature 1", "spike_slab", 0.1, 1500, smallest=True),
+    Method("dense_bayes", "dense BNN, temperature 1", "gaussian", 0.1, 1500, smallest=True),
 )
 BAYESIAN = ("lrt", "flow", "dense")
 POSTERIOR = tuple(f"{key}_bayes" for key in BAYESIAN)

@@ -74,9 +74,10 @@ def statements(rows: Rows, methods: Sequence[str], sizes: Sequence[int]) -> list
     found = [*_fitting(rows, methods, sizes), *_certainty(rows, methods, few)]
     for key in ours:
         for before, after in zip(sizes, sizes[1:]):
-            change = paired(*(_column(rows, key, size, "entropy_error") for size in (after, before)))
-            claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
-            found.append(_statement(claim, change, -math.inf, 0.0))
+            if _has(rows, key, after):
+                change = paired(*(_column(rows, key, size, "entropy_error") for size in (after, before)))
+                claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
+                found.append(_statement(claim, change, -math.inf, 0.0))
     for key in ours if "dropout" in methods else []:
         for name, claim in (
             ("away_max_prob", "maximum probability away from the data, dropout minus it"),

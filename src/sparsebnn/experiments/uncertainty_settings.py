@@ -53,7 +53,7 @@ class Candidate:
     def given(self) -> Method:
         known = {method.key: method for method in METHODS}
         start = posterior(self.method) if self.method in BAYESIAN else known[self.method]
-        return replace(start, rate=self.rate, steps=self.steps, temperature=self.temperature)
+        return replace(start, rate=self.rate, steps=self.steps, temperature=self.temperature, min_epochs=1)
 
 
 @dataclass(frozen=True)
