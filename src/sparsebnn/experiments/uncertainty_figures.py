@@ -103,7 +103,8 @@ def _entropies(plt: Any, arrays: Arrays, methods: list[str], size: int) -> Any:
     image = _entropy_map(flat[0], arrays[f"truth/{size}/grid_entropy"], "generating model")
     _rows(flat[0], arrays, size)
     for axis, method in zip(flat[1:], methods):
-        _entropy_map(axis, arrays[f"{method}/{size}/grid_entropy"], LABELS[method])
+        title = LABELS[method].replace(", ", ",\n")
+        _entropy_map(axis, arrays[f"{method}/{size}/grid_entropy"], title)
     for axis in flat[len(methods) + 1 :]:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="entropy, nats", shrink=0.8)
