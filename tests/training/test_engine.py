@@ -11,6 +11,7 @@ import torch
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Callback
+from sparsebnn.training.engine import _finite
 from sparsebnn.training.precision import matmul_precision
 from training.runs import (
     EXAMPLES,
@@ -377,3 +378,14 @@ def test_precision_is_one_setting_for_all_threads():
     with matmul_precision(True), matmul_precision(False):  # one thread may change its mind
         assert torch.get_float32_matmul_precision() == "highest"
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_whether_numbers_are_finite():
+    """Sums that overflow are no reason to stop; a NaN, or infinities that cancel, are."""
+    large = torch.full((4, 3), 3e38)
+    broken = torch.zeros(4, 2, 2)
+    broken[1, 0, 1], broken[2, 0], broken[3, 1, 1] = math.nan, math.inf, -math.inf
+    broken[2, 1] = -math.inf
+    assert _finite([large]).tolist() == [[True] * 4]
+    assert _finite([large, broken]).tolist() == [[True] * 4, [True, False, False, False]]
+    assert _finite([torch.ones(4, 5)]).tolist() == [[True] * 4]

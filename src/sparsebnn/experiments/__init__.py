@@ -22,6 +22,7 @@ STUDIES: dict[str, str] = {
     "selection_fdr": "Choices by Bayesian FDR: the realised rate against the one asked for.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
     "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
+    "uncertainty_temperature": "The temperatures of the study of uncertainty, by cross-validation.",
     "uncertainty_starts": "The bound behind the study of uncertainty, climbed from other starts.",
     "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
     "across_devices": "A model saved on one device, loaded on another: the same predictions.",

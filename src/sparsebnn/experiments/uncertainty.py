@@ -15,14 +15,12 @@ Run: ``python -m sparsebnn.experiments.uncertainty``; figures alone, from the sa
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import functools
 import io
 import json
-import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ from sparsebnn.experiments.uncertainty_measures import Problem, judge, lattice
 from sparsebnn.experiments.uncertainty_methods import METHODS, Method, fit
 from sparsebnn.experiments.uncertainty_report import fill, show, summary
 from sparsebnn.experiments.uncertainty_structure import structure
+from sparsebnn.experiments.uncertainty_workers import spread
 from sparsebnn.metrics import entropy
 
 __all__ = ["Spec", "main", "problems", "run"]
@@ -124,47 +123,33 @@ def truths(spec: Spec) -> dict[str, np.ndarray]:
     return found
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def _results(
-    jobs: Sequence[tuple[Method, int]], spec: Spec, workers: int
-) -> Iterator[tuple[list[dict[str, Any]], dict[str, np.ndarray]]]:
-    """Every cell of the study; processes of one thread each, which these small matrices use best."""
-    if workers == 1:
-        for method, size in jobs:
-            yield cell(method, size, spec)
-        return
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, context, _one_thread) as pool:
-        waiting = [pool.submit(cell, method, size, spec) for method, size in jobs]
-        for done in concurrent.futures.as_completed(waiting):
-            yield done.result()
+def _drawn(spec: Spec) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """What figures 1 and 2 show, as a cell without rows."""
+    return [], structure(spec.structure_epochs, spec.seed)
 
 
 def run(
     spec: Spec, methods: Sequence[Method] = METHODS, workers: int = 1
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """All rows and all arrays; they do not depend on the number of workers."""
-    # The longest first, so that no process is left alone with one.
-    jobs = [
+    cells = [
         (method, size)
         for method in methods
         for size in spec.per_class
-        if not method.early or size == spec.per_class[0]
+        if size == spec.per_class[0] or not method.smallest
     ]
-    jobs.sort(key=lambda job: job[0].family != "flow")
+    # The longest first, so that no process is left alone with one.
+    cells.sort(key=lambda pair: ("flow", "spike_slab", "gaussian", "point").index(pair[0].family))
+    jobs = [functools.partial(_drawn, spec), *(functools.partial(cell, *pair, spec) for pair in cells)]
     rows: list[dict[str, Any]] = []
     arrays = truths(spec)
-    for more, curves in _results(jobs, spec, workers):
+    for more, curves in spread(jobs, workers):
         rows += more
         arrays.update(curves)
-        first = more[0]
-        last = more[-1]
-        took = f"{first['train_seconds']:.0f} s training, {last['seconds']:.0f} s in all"
-        print(f"{first['method']}, {first['per_class']} per class: {took}", flush=True)
-    arrays.update(structure(spec.structure_epochs, spec.seed))
+        if more:
+            first, last = more[0], more[-1]
+            took = f"{first['train_seconds']:.0f} s training, {last['seconds']:.0f} s in all"
+            print(f"{first['method']}, {first['per_class']} per class: {took}", flush=True)
     order = [method.key for method in methods]
     rows.sort(key=lambda row: (row["per_class"], order.index(row["method"]), row["replicate"]))
     return rows, dict(sorted(arrays.items()))
@@ -205,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given.figures_only:
         study = Study("uncertainty", given)
         spec = Spec.quick(given.seed) if given.quick else Spec(seed=given.seed)
-        _one_thread()
+        torch.set_num_threads(1)
         rows, arrays = run(spec, workers=given.workers)
         folder.mkdir(parents=True, exist_ok=True)
         _write_arrays(folder / "arrays.npz", arrays)

@@ -13,7 +13,7 @@ import numpy as np
 from sparsebnn.experiments import style
 from sparsebnn.experiments.uncertainty_diagrams import figure_1, figure_2
 from sparsebnn.experiments.uncertainty_measures import t_quantile
-from sparsebnn.experiments.uncertainty_methods import EARLY
+from sparsebnn.experiments.uncertainty_methods import POSTERIOR
 from sparsebnn.experiments.uncertainty_report import LABELS
 
 __all__ = ["draw_all"]
@@ -31,8 +31,8 @@ def draw_all(results: Path, images: Path) -> list[Path]:
         arrays = {name: saved[name].astype(np.float64) for name in saved.files}
     sizes = [int(size) for size in record["summary"]["cells"]]
     by_size = {size: list(record["summary"]["cells"][str(size)]) for size in sizes}
-    methods = [key for key in by_size[sizes[0]] if key not in EARLY]
-    early = [key for key in by_size[sizes[0]] if key in (*EARLY, "dropout")]
+    methods = [key for key in by_size[sizes[0]] if key not in POSTERIOR]
+    bayes = [key for key in by_size[sizes[0]] if key in (*POSTERIOR, "dropout")]
     drawn = []
     with style.plain() as plt:
         figures = {
@@ -40,7 +40,7 @@ def draw_all(results: Path, images: Path) -> list[Path]:
             "figure_2": figure_2(plt, arrays),
             "figure_5": _truth(plt, arrays, sizes),
             "figure_9": _by_certainty(plt, arrays, methods, sizes[0]),
-            "figure_9_early": _by_certainty(plt, arrays, early, sizes[0]),
+            "figure_9_bayes": _by_certainty(plt, arrays, bayes, sizes[0]),
             "figure_10": _alarms(plt, arrays, record, methods, sizes[-1]),
             "reliability": _reliability(plt, arrays, methods, sizes),
         }
@@ -103,7 +103,8 @@ def _entropies(plt: Any, arrays: Arrays, methods: list[str], size: int) -> Any:
     image = _entropy_map(flat[0], arrays[f"truth/{size}/grid_entropy"], "generating model")
     _rows(flat[0], arrays, size)
     for axis, method in zip(flat[1:], methods):
-        _entropy_map(axis, arrays[f"{method}/{size}/grid_entropy"], LABELS[method])
+        title = LABELS[method].replace(", ", ",\n")
+        _entropy_map(axis, arrays[f"{method}/{size}/grid_entropy"], title)
     for axis in flat[len(methods) + 1 :]:
         axis.axis("off")
     figure.colorbar(image, ax=axes, label="entropy, nats", shrink=0.8)

@@ -10,13 +10,15 @@ from typing import Any
 
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.uncertainty_measures import SCORES, interval, paired
-from sparsebnn.experiments.uncertainty_methods import BAYESIAN, EARLY, METHODS
+from sparsebnn.experiments.uncertainty_methods import BAYESIAN, METHODS, POSTERIOR
 
 __all__ = ["LABELS", "fill", "markdown", "show", "statements", "summary", "table"]
 
 Rows = Sequence[Mapping[str, Any]]
 LABELS = {method.key: method.label for method in METHODS}
 _SKIPPED = ("method", "per_class", "replicate", "detection", "train_seconds", "seconds", "cpu_seconds")
+# Of a Bayesian method: at the chosen temperature, and the Bayes posterior proper.
+_VERSIONS = ("", "_bayes")
 _DETECTION = ("flagged_inside", "flagged_outside", "auroc", "fpr95")
 
 
@@ -68,17 +70,15 @@ def _statement(claim: str, found: Mapping[str, float], low: float, high: float) 
 def statements(rows: Rows, methods: Sequence[str], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """The paper's statements, each as a number with an interval and the range in which it would hold."""
     few, many = sizes[0], sizes[-1]
-    ours = [key for key in BAYESIAN if key in methods]
-    early = [key for key in EARLY if key in methods]
+    ours = [key for key in (*BAYESIAN, *POSTERIOR) if key in methods]
     found = [*_fitting(rows, methods, sizes), *_certainty(rows, methods, few)]
     for key in ours:
         for before, after in zip(sizes, sizes[1:]):
-            change = paired(
-                _column(rows, key, after, "entropy_error"), _column(rows, key, before, "entropy_error")
-            )
-            claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
-            found.append(_statement(claim, change, -math.inf, 0.0))
-    for key in [*ours, *early] if "dropout" in methods else []:
+            if _has(rows, key, after):
+                change = paired(*(_column(rows, key, size, "entropy_error") for size in (after, before)))
+                claim = f"{LABELS[key]}: entropy error falls from {before} to {after} per class (change)"
+                found.append(_statement(claim, change, -math.inf, 0.0))
+    for key in ours if "dropout" in methods else []:
         for name, claim in (
             ("away_max_prob", "maximum probability away from the data, dropout minus it"),
             ("outside_max_prob", "maximum probability outside the unit square, dropout minus it"),
@@ -89,7 +89,7 @@ def statements(rows: Rows, methods: Sequence[str], sizes: Sequence[int]) -> list
         gain = paired(_column(rows, key, few, name), _column(rows, "dropout", few, name))
         claim = f"{LABELS[key]}, {few} per class: accuracy on the least certain tenth, minus dropout's"
         found.append(_statement(claim, gain, 0.0, math.inf))
-    for suffix, name in itertools.product(("", "_early"), ("lrt", "flow")):
+    for suffix, name in itertools.product(_VERSIONS, ("lrt", "flow")):
         dense, key = f"dense{suffix}", f"{name}{suffix}"
         for size in [n for n in sizes if _has(rows, dense, n) and _has(rows, key, n)]:
             less = paired(*(_column(rows, which, size, "grid_entropy") for which in (dense, key)))
@@ -119,8 +119,8 @@ def _fitting(rows: Rows, methods: Sequence[str], sizes: Sequence[int]) -> list[d
 
 def _certainty(rows: Rows, methods: Sequence[str], few: int) -> list[dict[str, Any]]:
     """The maximum probability after the more certain half of the test rows."""
-    half = (0.4, 0.6)
-    expected = {"dropout": (0.90, 1.0), "lrt": half, "flow": half, "lrt_early": half, "flow_early": half}
+    half = {f"{name}{suffix}": (0.4, 0.6) for suffix in _VERSIONS for name in ("lrt", "flow")}
+    expected = {"dropout": (0.90, 1.0), **half}
     found = []
     for key, (low, high) in expected.items():
         if key in methods:

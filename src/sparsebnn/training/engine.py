@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -157,7 +157,7 @@ class Engine:
         else:
             gradients, parts = self.replicas.gradients(state, batch, loop["beta"], noise)
         with torch.no_grad():
-            finite = torch.stack([torch.isfinite(g).flatten(1).all(1) for g in gradients.values()])
+            finite = _finite(gradients.values())
             self._remember_culprits(finite, list(gradients))
             _judge(loop, parts, finite.all(0))
             moments, rates = (state["first"], state["second"]), (loop["rates"], self.group_of)
@@ -258,8 +258,7 @@ class Engine:
     @torch.no_grad()
     def check(self) -> None:
         """Stop replicates in which a gradient that was not finite has left its mark on Adam's moments."""
-        marks = [torch.isfinite(m).flatten(1).all(1) for m in self.state["first"].values()]
-        broken = self["alive"] & ~torch.stack(marks).all(0)
+        broken = self["alive"] & ~_finite(self.state["first"].values()).all(0)
         self["stopped_at"].copy_(torch.where(broken, self["step"] - 1, self["stopped_at"]))
         self["alive"].logical_and_(~broken)
 
@@ -267,6 +266,14 @@ class Engine:
         """Advance by that many steps of the epoch."""
         for _ in range(steps):
             self._advance()
+
+
+def _finite(stacks: Iterable[Tensor]) -> Tensor:
+    """Whether all numbers of a replicate are finite, ``(stacks, K)``."""
+    each = [stack.flatten(1) for stack in stacks]
+    # A sum of finite numbers is finite, unless it overflows: one pass where looking at each takes five.
+    sums = torch.isfinite(torch.stack([stack.sum(1) for stack in each]))
+    return sums if bool(sums.all()) else torch.stack([torch.isfinite(stack).all(1) for stack in each])
 
 
 def _judge(loop: dict[str, Tensor], parts: Parts, gradients: Tensor | None = None) -> None:
