@@ -161,7 +161,7 @@ _FILES = {
 }
 # The tables' cells and the frontier have files and tests of their own; 'across_devices' too. The studies of
 # uncertainty find out when they save.
-_OTHERS = ("table1", "table2", "ablations", "frontier", "across_devices", "uncertainty", "uncertainty_starts")
+_OTHERS = ("table1", "table2", "ablations", "frontier", "across_devices")
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name not in _OTHERS])

@@ -190,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given.figures_only:
         study = Study("uncertainty", given)
         spec = Spec.quick(given.seed) if given.quick else Spec(seed=given.seed)
+        study.check(spec)
         torch.set_num_threads(1)
         rows, arrays = run(spec, workers=given.workers)
         folder.mkdir(parents=True, exist_ok=True)

@@ -207,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = replace(spec, candidates=few, slabs=((1.0, 0.1),), slab_steps=5, hidden=12)
     torch.set_num_threads(1)
     study = Study("uncertainty_settings", given)
+    study.check(spec)
     rates, slabs = (rounded(rows) for rows in run(spec, given.workers))
     seeds = range(spec.seed, spec.seed + spec.data_sets)
     print(f"Wrote {study.save(spec, seeds, workers=given.workers, rows=rates, slabs=slabs)}.")

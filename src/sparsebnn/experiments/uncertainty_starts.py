@@ -165,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = replace(spec, methods=("lrt",), steps=(5,), **few)
     torch.set_num_threads(1)
     study = Study("uncertainty_starts", given)
+    study.check(spec)
     rows = run(spec)
     print(f"Wrote {study.save(spec, range(spec.seed, spec.seed + spec.data_sets), rows=rows)}.")
     text = Path(given.out) / "docs" / "uncertainty.md"

@@ -181,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = replace(spec, methods=("lrt",), data_sets=2, hidden=12, steps=5)
     torch.set_num_threads(1)
     study = Study("uncertainty_temperature", given)
+    study.check(spec)
     rows = rounded(run(spec, given.workers))
     seeds = range(spec.seed, spec.seed + spec.data_sets)
     print(f"Wrote {study.save(spec, seeds, workers=given.workers, chosen=best(rows), rows=rows)}.")
