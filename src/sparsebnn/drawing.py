@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn import counter
+from sparsebnn.allocation import keep_freed_memory
 from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.layers import BayesianLayer
@@ -174,6 +175,7 @@ class _Plan:
         self.like = next(network.parameters())
         self.seeds = counter.seed_tensor([seed], self.like.device)
         self.batch_size = batch_size
+        keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
         self._sizes: dict[int, NoiseSize] = {}
         self._activations: dict[int, int] = {}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsebnn.allocation import keep_freed_memory
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
@@ -66,6 +67,7 @@ class Engine:
             "data": batches.tensors(),
             "loop": self._loop_tensors(),
         }
+        keep_freed_memory(self.device.type)
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
         replicas.measure(self._batch(self.state).x[0])
