@@ -17,7 +17,7 @@ from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
 from sparsebnn.prediction import class_probs
 
-__all__ = ["MODELS", "accuracies", "evaluate", "inputs"]
+__all__ = ["MODELS", "accuracies", "evaluate", "inputs", "quality"]
 
 MODELS = ("average", "median")
 # Rows at a time: noise of local draws is a function of the batch, so this is part of the result.
@@ -84,6 +84,18 @@ def evaluate(
 
 def _calibration(p: Tensor, y: Tensor) -> dict[str, float]:
     return {"nll": metrics.nll(p, y), "ece": metrics.calibration_error(p, y), "brier": metrics.brier(p, y)}
+
+
+def quality(p: Tensor, y: Tensor, seed: int) -> dict[str, float]:
+    """How good class probabilities are, with the calibration error's interval (200 resamples)."""
+    low, high = metrics.calibration_interval(p, y, n_resamples=200, seed=seed)
+    return {
+        "accuracy": metrics.accuracy(p, y),
+        **_calibration(p, y),
+        "ece_low": low,
+        "ece_high": high,
+        "rejection_area": metrics.rejection_area(p, y),
+    }
 
 
 def test_rows(data: datasets.Dataset, cell: Cell, device: torch.device) -> tuple[Tensor, Tensor]:

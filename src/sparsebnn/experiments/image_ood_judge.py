@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsebnn import metrics
 from sparsebnn.baselines.ensemble import predict_ensemble
 from sparsebnn.data import Dataset
+from sparsebnn.experiments.evaluation import quality
 from sparsebnn.experiments.uncertainty_measures import SCORES
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
@@ -63,15 +64,8 @@ def judge(
     # As many training rows as there are test rows are enough for a quantile.
     known, inside = ask(data.x_train[: spec.rows][: len(labels)]), ask(data.x_test[: spec.test_rows])
     probs = inside.probs.cpu()
-    low, high = metrics.calibration_interval(probs, labels, n_resamples=200, seed=spec.seed)
     found: dict[str, Any] = {
-        "accuracy": metrics.accuracy(probs, labels),
-        "nll": metrics.nll(probs, labels),
-        "brier": metrics.brier(probs, labels),
-        "ece": metrics.calibration_error(probs, labels),
-        "ece_low": low,
-        "ece_high": high,
-        "rejection_area": metrics.rejection_area(probs, labels),
+        **quality(probs, labels, spec.seed),
         "aleatoric": float(inside.expected_entropy.mean()),
         "epistemic": float(inside.mutual_information.mean()),
         "density": density(networks[0]).overall,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparsebnn import metrics
 from sparsebnn.data.clusters import Clusters, Scaling
+from sparsebnn.experiments.evaluation import quality
 from sparsebnn.prediction import ClassPrediction
 
 __all__ = ["Problem", "SCORES", "interval", "judge", "lattice", "paired", "t_quantile"]
@@ -118,15 +119,8 @@ def _on_test(found: ClassPrediction, labels: Tensor, seed: int) -> dict[str, Any
     top = probs.max(-1).values.sort(descending=True).values
     order = found.entropy.argsort()
     last = order[-(len(labels) // 10) :]
-    low, high = metrics.calibration_interval(probs, labels, n_resamples=200, seed=seed)
     return {
-        "accuracy": metrics.accuracy(probs, labels),
-        "nll": metrics.nll(probs, labels),
-        "brier": metrics.brier(probs, labels),
-        "ece": metrics.calibration_error(probs, labels),
-        "ece_low": low,
-        "ece_high": high,
-        "rejection_area": metrics.rejection_area(probs, labels),
+        **quality(probs, labels, seed),
         "max_prob_halfway": float(top[len(top) // 2]),
         "least_certain_accuracy": metrics.accuracy(probs[last], labels[last]),
         "test_aleatoric": float(found.expected_entropy.mean()),
