@@ -119,10 +119,10 @@ def _factor(correlations: np.ndarray, strength: float) -> np.ndarray:
 
 
 def find_logistic() -> Path | None:
-    """The folder with the paper's file: SPARSEBNN_LOGISTIC names it, or it lies in or beside the project."""
+    """The folder with the paper's file: SPARSEBNN_LOGISTIC names it, or it is data/logistic."""
     named = os.environ.get("SPARSEBNN_LOGISTIC")
-    places = [Path(named)] if named else [Path("data/logistic"), Path("../shared/data/logistic")]
-    return next((place for place in places if (place / "X.csv").exists()), None)
+    place = Path(named or "data/logistic")
+    return place if (place / "X.csv").exists() else None
 
 
 def load_logistic(folder: str | Path | None = None, *, seed: int = 0) -> LogisticData:
