@@ -77,6 +77,32 @@ def test_forward_is_the_matrix_product(shape, strict):
         assert float((dw - numeric).abs().max()) < 1e-10
 
 
+@settings(max_examples=50, deadline=None)
+@given(degrees, degrees, st.booleans(), st.integers(0, 99))
+def test_the_compilers_form_has_first_and_second_derivatives(ins, outs, strict, seed):
+    """Whatever the degrees: rows longer than the inputs, and shorter ones."""
+    layer = FoldedLinear(torch.tensor(ins), torch.tensor(outs), strict).double()
+    x = torch.randn(len(ins), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    def compiled(x):
+        with tracing():
+            return layer(x)
+
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(compiled, x)
+    assert torch.autograd.gradgradcheck(lambda x: compiled(x**2), x)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_the_operator_is_what_the_compiler_is_told(gaps):
+    x, places = torch.randn(2, 5), torch.tensor([4, 0, 5 if gaps else 1])
+    lists = [places, places.flip(0)]
+    torch.library.opcheck(torch.ops.sparsebnn.pick.default, (x, lists, gaps))
+    padded = torch.cat([x, torch.zeros(2, 1)], 1)
+    found = torch.ops.sparsebnn.pick(x, lists, gaps)
+    assert torch.equal(found, padded[:, places] + padded[:, places.flip(0)])
+
+
 def test_it_takes_half_the_memory():
     """Sizes of the paper's first layer: at most 56% of the matrix."""
     torch.manual_seed(0)

@@ -215,7 +215,6 @@ def test_what_the_layers_put_out_counts_towards_the_memory(monkeypatch):
     torch.testing.assert_close(parts[0][1], whole)
 
 
-
 @pytest.mark.parametrize(("model", "draws"), SETTINGS)
 @pytest.mark.parametrize("memory", [1, 4000, 1 << 20])
 def test_memory_changes_nothing_but_memory(model, draws, memory):

@@ -16,19 +16,31 @@ from sparsebnn.tracing import for_compiler, for_kernels
 __all__ = ["FoldedLinear", "MaskedLinear", "masked_layers"]
 
 
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """``x[..., index]``, with zeros where the index is -1."""
-    return F.pad(x, (0, 1))[..., index]
+def _pick(x: Tensor, lists: Sequence[Tensor], gaps: bool) -> Tensor:
+    """The sum of ``x[..., places]`` over the lists of places; with gaps, beyond the end there is a zero."""
+    x = F.pad(x, (0, 1)) if gaps else x
+    first, *others = lists
+    total = x.index_select(-1, first)
+    for places in others:
+        total = total + x.index_select(-1, places)
+    return total
 
 
-@torch.library.custom_op("sparsebnn::pick", mutates_args=())
-def _pick_op(x: Tensor, index: Tensor) -> Tensor:
-    return _pick(x, index)
+# An operator of ``torch.library.custom_op`` takes five times as long to call, and a step of the paper's flow
+# network calls this 144 times. What it would do beyond this, gradients and maps, is _Pick's.
+_LIBRARY = torch.library.Library("sparsebnn", "FRAGMENT")
+_LIBRARY.define("pick(Tensor x, Tensor[] lists, bool gaps) -> Tensor")
+_LIBRARY.impl("pick", _pick, "CompositeExplicitAutograd")
 
 
-@_pick_op.register_fake
-def _(x: Tensor, index: Tensor) -> Tensor:
-    return x.new_empty(*x.shape[:-1], len(index))
+def _shape_of_pick(x: Tensor, lists: Sequence[Tensor], gaps: bool) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(lists[0]))
+
+
+torch.library.register_fake("sparsebnn::pick", _shape_of_pick, lib=_LIBRARY)
+
+
+_Gaps = tuple[bool, bool]
 
 
 class _Pick(torch.autograd.Function):
@@ -36,34 +48,33 @@ class _Pick(torch.autograd.Function):
 
     Loops over the weights then read plain vectors. Inlined, the look-ups would be made again for every
     weight, and could not be made by vector units. The gradient picks too, from the ``back`` places of each
-    entry, where indexing would scatter.
+    entry, where indexing would scatter. ``gaps`` says of both whether they have any.
     """
 
     @staticmethod
-    def forward(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
-        return _pick_op(x, index)
+    def forward(x: Tensor, there: Sequence[Tensor], back: Sequence[Tensor], gaps: _Gaps) -> Tensor:
+        return torch.ops.sparsebnn.pick(x, there, gaps[0])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
+        ctx.ways = inputs[1:]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        index, *back = ctx.saved_tensors
-        total = _Pick.apply(grad, back[0], index)
-        for more in back[1:]:
-            total = total + _Pick.apply(grad, more, index)
-        return (total, None, *(None for _ in back))
+        there, back, gaps = ctx.ways
+        return _Pick.apply(grad, back, there, gaps[::-1]), None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, index: Tensor, *back: Tensor) -> tuple[Tensor, int]:
-        return _Pick.apply(x.movedim(dims[0], 0), index, *back), 0
+    def vmap(
+        info: Any, dims: Any, x: Tensor, there: Sequence[Tensor], back: Sequence[Tensor], gaps: _Gaps
+    ) -> tuple[Tensor, int]:
+        return _Pick.apply(x.movedim(dims[0], 0), there, back, gaps), 0
 
 
-def _picked(x: Tensor, index: Tensor, *back: Tensor) -> Tensor:
+def _picked(x: Tensor, places: Tensor, back: Sequence[Tensor], gaps: _Gaps = (False, False)) -> Tensor:
     # A user's own compiler does not follow our functions through vmap.
     recorded = for_compiler() and not torch.compiler.is_compiling()
-    return _Pick.apply(x, index, *back) if recorded else _pick(x, index)
+    return _Pick.apply(x, [places], back, gaps) if recorded else _pick(x, [places], gaps[0])
 
 
 def _reset(weight: Tensor, bias: Tensor, inputs: int) -> None:
@@ -171,13 +182,14 @@ class FoldedLinear(nn.Module):
         self._keep("out_order", torch.argsort(places))
         is_sorted = bool((in_order == torch.arange(self.inputs)).all())
         self._keep("order", in_order[:0] if is_sorted else in_order)
-        # The inputs a row reads from the left and from the right, -1 where there is none; and where in
-        # these two lists each input stands.
-        seen_inputs = F.pad(in_order, (0, max(0, self.width - self.inputs)), value=-1)[: self.width]
+        # The inputs a row reads from the left and from the right, and where in these two lists each input
+        # stands; where there is none, a place beyond the end.
+        missing = max(0, self.width - self.inputs)
+        seen_inputs = F.pad(in_order, (0, missing), value=self.inputs)[: self.width]
         self._keep("both_ways", torch.cat([seen_inputs, seen_inputs.flip(0)]))
-        rank = torch.argsort(in_order)
-        self._keep("first_place", torch.where(rank < self.width, rank, -1))
-        self._keep("second_place", torch.where(rank < self.width, 2 * self.width - 1 - rank, -1))
+        rank, both = torch.argsort(in_order), 2 * self.width
+        self._keep("first_place", torch.where(rank < self.width, rank, both))
+        self._keep("second_place", torch.where(rank < self.width, both - 1 - rank, both))
         self.weight = nn.Parameter(torch.empty(rows, self.width))
         self.bias = nn.Parameter(torch.empty(self.outputs))
         self.reset_parameters()
@@ -204,7 +216,9 @@ class FoldedLinear(nn.Module):
         return self.weight * is_long, self.weight * is_short
 
     def forward(self, x: Tensor) -> Tensor:
-        both_ways = _picked(x, self.both_ways, self.first_place, self.second_place)
+        # Where rows are longer than there are inputs, or shorter, some places hold nothing.
+        gaps = (self.width > self.inputs, self.width < self.inputs)
+        both_ways = _picked(x, self.both_ways, [self.first_place, self.second_place], gaps)
         forwards, backwards = both_ways.chunk(2, -1)
         long, short = self._halves()
         # A single vector makes these matrix-vector products. Written as multiply-and-sum the
@@ -213,7 +227,7 @@ class FoldedLinear(nn.Module):
             both = [(long * forwards).sum(-1), (short * backwards).sum(-1)]
         else:
             both = [F.linear(forwards, long), F.linear(backwards, short)]
-        y = _picked(torch.cat(both, -1), self.out_order, self.places)
+        y = _picked(torch.cat(both, -1), self.out_order, [self.places])
         return y[..., : self.outputs] + self.bias
 
     @property
