@@ -64,9 +64,7 @@ def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
     """Write the parts of a page anew."""
     for kind in KINDS:
         renew(page, block(records, kind), kind)
-    path = folder / "parity-cuda.json"
-    if path.exists():
-        renew(page, parity.block(json.loads(path.read_text(encoding="utf-8"))), "parity")
+    renew(page, parity.blocks(folder), "parity")
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:

@@ -5,27 +5,31 @@ than 1e-4, and the last epoch's loss, relative. Adam moves a parameter by its ra
 its gradient, so where a gradient vanishes, or a ReLU's sign hangs on rounding, runs part by as much as the
 steps allow, on any two machines. The paper's networks, with their millions of parameters, are compared at the
 tables' rate (1e-4; mlps at 1e-3), LeNets with a smooth activation too, and all of them in double precision as
-well, where rounding is out of the way (and the kernels for single precision too). With CUDA, the losses with
-TF32 are set beside those without.
+well, where rounding is out of the way (and the kernels for single precision too). How much of a difference is
+single precision's own is seen on the CPU: same start, same noise, eagerly, in both precisions. With CUDA, the
+losses with TF32 are set beside those without.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from sparsebnn import lenet, mlp
 from sparsebnn.experiments.provenance import commit_and_source, device_name, rounded, versions, write_json
-from sparsebnn.training import Run, Settings, train
+from sparsebnn.networks import initialise
+from sparsebnn.training import Run, Settings, replicas, train
 
-__all__ = ["CASES", "block", "compared", "main"]
+__all__ = ["CASES", "blocks", "compared", "main"]
 
 _STEPS, _BATCH = 50, 100
 _SMALL_FLOW = {"hidden": (30, 30)}
@@ -78,37 +82,47 @@ def _run(network: nn.Sequential, **how: Any) -> Run:
 def _apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, Any]:
     """The largest difference of any parameter and whose it is; how many differ by more than 1e-4."""
     found: dict[str, Any] = {"largest": -1.0, "where": "", "beyond": 0}
-    count = 0
     for name, stacked in ours.replicas.parameters.items():
         mine = stacked if replicate is None else stacked[replicate : replicate + 1]
         differences = (mine.detach().cpu() - other.replicas.parameters[name].detach().cpu()).abs()
         found["beyond"] += int((differences > 1e-4).sum())
-        count += differences.numel()
         if float(differences.max()) > found["largest"]:
             found["largest"], found["where"] = float(differences.max()), name
-    found["share"] = found["beyond"] / count
     losses = [torch.tensor(run.history[-1].loss) for run in (ours, other)]
     first = losses[0] if replicate is None else losses[0][replicate : replicate + 1]
     found["loss"] = float(((first - losses[1]) / losses[1]).abs().max())
     return found
 
 
+def _in_double(network: nn.Sequential) -> Run:
+    """Eagerly on the CPU in double precision, from where single precision starts."""
+
+    def rounded_start(started: nn.Module, seed: int) -> None:
+        single = copy.deepcopy(started).float()
+        initialise(single, seed)
+        started.load_state_dict(single.state_dict())
+
+    with mock.patch.object(replicas, "initialise", rounded_start):
+        return _run(copy.deepcopy(network).double(), replicates=3, device="cpu", mode="eager")
+
+
 def compared(case: str, device: str) -> dict[str, Any]:
-    """One network: fast, eager, alone, on the CPU."""
+    """One network: fast, eager, alone, on the CPU, in double precision."""
     network = CASES[case]()
     fast = _run(network, replicates=3, device=device, mode="compiled", tf32=False)
     eager = _run(network, replicates=3, device=device, mode="eager", tf32=False)
     alone = _run(network, replicates=[1], device=device, mode="eager", tf32=False)
     row: dict[str, Any] = {"case": case, "mode": fast.mode}
     row |= {"fast – eager": _apart(fast, eager), "fast – alone": _apart(fast, alone, 1)}
+    home = eager if device == "cpu" else _run(network, replicates=3, device="cpu", mode="eager")
     if device != "cpu":
-        home = _run(network, replicates=3, device="cpu", mode="eager")
         row |= {"fast – CPU": _apart(fast, home), "eager – CPU": _apart(eager, home)}
         tf32 = _run(network, replicates=3, device=device, mode="compiled", tf32=True)
         # The NLL too: beside the KL of these networks it hardly counts in the loss.
         for part in ("loss", "nll"):
             curves = [torch.tensor([getattr(epoch, part) for epoch in run.history]) for run in (fast, tf32)]
             row[f"{part} with TF32, relative"] = float(((curves[1] - curves[0]) / curves[0]).abs().max())
+    row["CPU – double"] = _apart(home, _in_double(network))
     if _inputs(network) != (64,) and device != "cpu":
         double = copy.deepcopy(network).double()
         pair = [_run(double, replicates=3, device=device, mode=mode) for mode in ("compiled", "eager")]
@@ -121,30 +135,39 @@ def line(row: dict[str, Any]) -> str:
     words = [f"{row['case']:>26}:"]
     for name, value in row.items():
         if isinstance(value, dict):
-            words.append(f"{name} {value['largest']:.1e} ({100 * value['share']:.2g}%)")
+            words.append(f"{name} {value['largest']:.1e} ({value['beyond']} beyond 1e-4)")
         elif isinstance(value, float):
             words.append(f"{name} {value:.1e}")
     return "  ".join(words)
 
 
-_PAIRS = ("fast – eager", "fast – alone", "fast – CPU", "eager – CPU", "fast – eager, double")
+_PAIRS = ("fast – eager", "fast – alone", "fast – CPU", "eager – CPU", "fast – eager, double", "CPU – double")
+_CURVES = ("loss with TF32, relative", "nll with TF32, relative")
 
 
 def block(record: dict[str, Any]) -> str:
-    """A result file as a table for the page."""
-    lines = [f"| largest difference of a parameter | {' | '.join(_PAIRS)} | loss with TF32 |"]
-    lines.append("|---" + "|---:" * (len(_PAIRS) + 1) + "|")
-    for row in record["rows"]:
+    """A result file as a table for the page; pairs that no row has are left out."""
+    rows = record["rows"]
+    pairs = [pair for pair in _PAIRS if any(pair in row for row in rows)]
+    curves = [curve for curve in _CURVES if any(curve in row for row in rows)]
+    heads = ["largest difference of a parameter", *pairs, *(curve.split(",")[0] for curve in curves)]
+    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    for row in rows:
         cells = [row["case"]]
-        for pair in _PAIRS:
+        for pair in pairs:
             found = row.get(pair)
-            more = f" ({found['share']:.1e} above 1e-4)" if found and found["share"] else ""
+            more = f" ({found['beyond']} beyond 1e-4)" if found and found["beyond"] else ""
             cells.append(f"{found['largest']:.1e}{more}" if found else "–")
-        relative = row.get("loss with TF32, relative")
-        cells.append("–" if relative is None else f"{100 * relative:.1g}%")
+        cells += [f"{100 * row[curve]:.1g}%" if curve in row else "–" for curve in curves]
         lines.append(f"| {' | '.join(cells)} |")
     made = f"`python -m benchmarks.parity` on {record['device']}; commit {str(record['commit'])[:12]};"
     return f"{made} torch {record['versions']['torch']}.\n\n" + "\n".join(lines)
+
+
+def blocks(folder: Path) -> str:
+    """The tables of all result files of a folder."""
+    found = sorted(folder.glob("parity-*.json"), reverse=True)
+    return "\n\n".join(block(json.loads(path.read_text(encoding="utf-8"))) for path in found)
 
 
 def main(argv: list[str] | None = None) -> int:
