@@ -38,6 +38,22 @@ def test_a_network_comes_back_with_its_predictions(family, path):
     assert torch.equal(sparsebnn.predict(other, X, Categorical(3), n_draws=7).probs, expected)
 
 
+def test_the_same_network_is_the_same_file(path):
+    """Nothing in it is left to chance, and others read it: the library's own check, and its tensors."""
+    ours = network()
+    contents = set()
+    for _ in range(5):
+        save(ours, path, note="ä")
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+    safetensors = pytest.importorskip("safetensors")
+    with safetensors.safe_open(path, "pt") as file:
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+        assert set(file.keys()) >= set(ours.state_dict())
+        for name, value in ours.state_dict().items():
+            assert torch.equal(file.get_tensor(name), value)
+
+
 def test_priors_are_part_of_the_state(path):
     save(network(prior=sparsebnn.SpikeSlabPrior(inclusion_prob=0.3)), path)
     loaded = network()

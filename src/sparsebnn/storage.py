@@ -49,8 +49,21 @@ def _safetensors(noun: str) -> Any:
     return safetensors
 
 
+def _in_order(payload: bytes) -> tuple[bytes, memoryview]:
+    """Head and body of a file, the head's entries sorted: the library leaves their order to chance."""
+    length = int.from_bytes(payload[:8], "little")
+    head = json.loads(payload[8 : 8 + length])
+    text = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
+    # Tensors begin at a multiple of eight.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, memoryview(payload)[8 + length :]
+
+
 def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-    """Replace ``path`` by a new file; if anything fails the old one stays as it was."""
+    """Replace ``path`` by a new file; if anything fails the old one stays as it was.
+
+    The same tensors and header give the same bytes.
+    """
     library = _safetensors(kind.noun)
     # The header is a string-to-string map, so the JSON is one entry of it.
     meta = {"format": kind.format, "version": str(kind.version), "json": json.dumps(header)}
@@ -61,7 +74,7 @@ def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
-            file.write(payload)
+            file.writelines(_in_order(payload))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
