@@ -64,7 +64,9 @@ def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
     """Write the parts of a page anew."""
     for kind in KINDS:
         renew(page, block(records, kind), kind)
-    renew(page, parity.blocks(folder), "parity")
+    found = parity.blocks(folder)
+    if found:
+        renew(page, found, "parity")
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:
