@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import runpy
 import sys
 
 import pytest
 
 from sparsebnn import cli
-from sparsebnn.experiments import STUDIES
+from sparsebnn.experiments import STUDIES, program
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -77,3 +79,47 @@ def test_report_writes_the_page(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert command(monkeypatch, "report", str(tmp_path), "--out", str(tmp_path / "x.html"), "--quiet") == 0
     assert capsys.readouterr().out == ""
+
+
+# -- python -m --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "status", "says"),
+    [
+        ("table1", ["--epochs", "0"], 2, "--epochs: must be a whole number, at least 1. Got '0' instead."),
+        ("table2", ["--draws", "few"], 2, "--draws: must be a whole number, at least 1. Got 'few' instead."),
+        ("groups", ["--replicates", "-1"], 2, "must be a whole number, at least 1. Got '-1' instead."),
+        ("frontier", ["--datasets", "nope"], 1, "Error: The '--datasets' of the command must be one of"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_a_study_run_as_a_module_tells_bad_input_in_a_line(module, words, status, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module(f"sparsebnn.experiments.{module}", run_name="__main__")
+    assert left.value.code == status
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+
+
+def test_every_study_ends_as_a_program_should():
+    for name in STUDIES:
+        source = inspect.getsource(importlib.import_module(f"sparsebnn.experiments.{name}"))
+        assert source.endswith('if __name__ == "__main__":\n    run_as_program(main)\n'), name
+
+
+def test_an_interrupt_and_an_error_nobody_foresaw(capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt("Stopped; go on with --resume.")
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(SystemExit) as left:
+        program.run_as_program(interrupted)
+    assert left.value.code == 130
+    assert "go on with --resume" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        program.run_as_program(broken)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.checks import InvalidInput, check_choice, invalid
+from sparsebnn.checks import check_choice, invalid
 from sparsebnn.experiments import STUDIES
-from sparsebnn.storage import StorageError
+from sparsebnn.experiments.program import one_line_errors
 
 __all__ = ["main"]
 
@@ -25,21 +25,14 @@ _UNFORESEEN = 70  # "software error" of the BSDs' list
 
 
 @contextlib.contextmanager
-def _one_line_errors(debug: bool) -> Iterator[None]:
-    """What the user can put right is told in one line, status 1; anything else too, status 70.
+def _all_errors_in_a_line(debug: bool) -> Iterator[None]:
+    """What the user cannot put right is told in one line too, status 70.
 
     The traceback comes with ``--debug``.
     """
     try:
-        yield
-    except KeyboardInterrupt as error:
-        print(f"\n{str(error) or 'Interrupted.'}", file=sys.stderr)
-        raise SystemExit(130) from error
-    except (InvalidInput, StorageError, ImportError, FloatingPointError, OSError) as error:
-        if debug:
-            raise
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
+        with one_line_errors(debug):
+            yield
     except Exception as error:
         if debug:
             raise
@@ -74,7 +67,7 @@ def _app() -> Any:
     # What most people look for comes first in the help.
     from sparsebnn.commands import typed
 
-    typed.register(app, _one_line_errors)
+    typed.register(app, _all_errors_in_a_line)
 
     @app.command()
     def report(
@@ -87,7 +80,7 @@ def _app() -> Any:
 
         Example: sparsebnn report run/ --out report.html
         """
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             from sparsebnn.report import write
 
             path = write(folder, out)
@@ -103,7 +96,7 @@ def _app() -> Any:
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     ) -> None:
         """Train LBBNN-FLOW on handwritten digits, beside a deterministic network."""
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             from sparsebnn.experiments import demo as study
 
             study.show(study.run(study.Spec(seed=seed, epochs=epochs), out, quiet))
@@ -115,7 +108,7 @@ def _app() -> Any:
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     ) -> None:
         """Run a study of the paper or of this project: its table, its figure, its result file."""
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             _reproduce(study, options or [])
 
     @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -124,7 +117,7 @@ def _app() -> Any:
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     ) -> None:
         """Tables 1 and 2 of the paper, its figures beside those in results/."""
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             from sparsebnn.experiments import tables as study
 
             study.main(options or [])
@@ -135,7 +128,7 @@ def _app() -> Any:
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     ) -> None:
         """Accuracy, NLL and calibration against density: seeds and target densities as one program."""
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             _reproduce("frontier", options or [])
 
     @app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -144,7 +137,7 @@ def _app() -> Any:
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
     ) -> None:
         """Time steps and predictions beside plain PyTorch and other libraries (in the source checkout)."""
-        with _one_line_errors(debug):
+        with _all_errors_in_a_line(debug):
             status = _bench(options or [])
         raise typer.Exit(status)
 

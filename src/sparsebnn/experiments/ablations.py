@@ -18,6 +18,7 @@ import numpy as np
 from sparsebnn.experiments import cell_command, classification, pages, tables
 from sparsebnn.experiments.cells import Job, read_results
 from sparsebnn.experiments.paper import cell
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.published import MNF_MNIST_LENET
 
 __all__ = ["CASES", "Case", "jobs", "main", "rows"]
@@ -146,4 +147,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import (
     arguments,
     check_replaceable,
@@ -151,4 +152,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)

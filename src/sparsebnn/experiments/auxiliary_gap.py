@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.func import vmap
 
 import sparsebnn
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import COLOURS, Study, arguments
 from sparsebnn.families import FlowFamily, SpikeSlab
 from sparsebnn.families.base import contract
@@ -320,4 +321,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

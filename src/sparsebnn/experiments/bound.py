@@ -46,6 +46,7 @@ from sparsebnn.experiments.exact_regression import (
     independent_inclusions_optimum,
     spike_slab_optimum,
 )
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.families import FlowFamily
 from sparsebnn.initial import Initial, Normal, Uniform
@@ -395,4 +396,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

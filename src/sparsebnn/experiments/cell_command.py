@@ -16,6 +16,7 @@ from pathlib import Path
 from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.classification import DATASETS, METHODS, Runner, quick_cell
 from sparsebnn.experiments.paper import LBBNN_LOGITS, cell, with_logits
+from sparsebnn.experiments.program import count
 
 __all__ = ["command_line", "complete", "execute", "jobs", "main", "table_options"]
 
@@ -26,8 +27,12 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description=claim, allow_abbrev=False)
     add = parser.add_argument
     add("--replicates", help="a count (10), or a part of the cell to be merged later: 0-4, or 5,7,9")
-    add("--epochs", type=int, help="passes over the data (tables: 250, frontier: 100); milestones move along")
-    add("--draws", type=int, help="draws of each predictor (default 100)")
+    add(
+        "--epochs",
+        type=count,
+        help="passes over the data (tables: 250, frontier: 100); milestones move along",
+    )
+    add("--draws", type=count, help="draws of each predictor (default 100)")
     add("--data", type=Path, help="folder with the data sets (else SPARSEBNN_DATA, the cache, a download)")
     add("--out", type=Path, help="folder that receives results/ (default: here; with --quick: runs)")
     add("--runs", type=Path, default=Path("runs"), help="folder of checkpoints and networks (default runs)")
@@ -43,7 +48,7 @@ def command_line(study: str, claim: str) -> argparse.ArgumentParser:
     add("--checkpoint-seconds", type=float, default=120.0, help="seconds between two checkpoints")
     add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
     add("--quiet", action="store_true", help="no live line")
-    add("--workers", type=int, default=1, help="processes; one trains while the others compile")
+    add("--workers", type=count, default=1, help="processes; one trains while the others compile")
     return parser
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.experiments.pages import filled
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 
 __all__ = ["Spec", "main", "page", "table"]
@@ -220,4 +221,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)

@@ -57,6 +57,7 @@ from sparsebnn import metrics, saving
 from sparsebnn.checks import InvalidInput, check_count, invalid
 from sparsebnn.data import Dataset, load
 from sparsebnn.experiments import demo_picture
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import commit, rounded, write_json
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import PriorValues, density, prior_values
@@ -369,4 +370,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)

@@ -28,6 +28,7 @@ from sparsebnn.experiments.cells import Result, read_results
 from sparsebnn.experiments.classification import DATASETS, METHODS, quick_cell
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES, Logits, cell, with_logits
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import COLOURS, Study, arguments
 from sparsebnn.experiments.published import printed
 from sparsebnn.experiments.tables import NAMES, TABLES, pipes
@@ -287,4 +288,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.experiments.pages import renew
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 
 __all__ = ["Spec", "main", "run", "table"]
@@ -101,4 +102,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)

@@ -49,6 +49,7 @@ from sparsebnn.experiments import (
 from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.frontier_plan import AVERAGES, Candidate, Lines, cell_of
 from sparsebnn.experiments.paper import ARCHITECTURES
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.training import BeforeRefit, Callback, Run
 
 __all__ = ["METHODS", "STAGES", "Final", "main"]
@@ -228,4 +229,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -32,6 +32,7 @@ from sparsebnn.experiments.classification import DATASETS
 from sparsebnn.experiments.frontier_plan import Candidate, Lines
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES, Cell
+from sparsebnn.experiments.program import count, run_as_program
 from sparsebnn.experiments.tables import pipes
 from sparsebnn.layers import Linear
 from sparsebnn.likelihoods import Categorical
@@ -180,10 +181,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--dataset", choices=[*DATASETS, "digits"], default="digits")
     add("--architectures", nargs="+", choices=ARCHITECTURES, help="default fc; for digits fc and lenet")
-    add("--replicates", type=int, help="seeds (default 3)")
-    add("--epochs", type=int, help="default 100; a LeNet on digits 20")
+    add("--replicates", type=count, help="seeds (default 3)")
+    add("--epochs", type=count, help="default 100; a LeNet on digits 20")
     add("--temperature", type=float, default=0.1)
-    add("--draws", type=int, help="draws of the median model (default 50)")
+    add("--draws", type=count, help="draws of the median model (default 50)")
     add("--data", type=Path, help="folder with the data sets")
     add("--out", type=Path, help="folder that receives results/ (default: here; with --quick: runs)")
     add("--device", default="auto")
@@ -252,4 +253,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

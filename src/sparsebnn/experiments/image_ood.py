@@ -36,6 +36,7 @@ from sparsebnn.experiments.image_ood_judge import LIKELIHOOD, columns, judge, sh
 from sparsebnn.experiments.image_ood_keep import Kept, key
 from sparsebnn.experiments.image_ood_report import fill, line
 from sparsebnn.experiments.paper import ARCHITECTURES, cell
+from sparsebnn.experiments.program import count, run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 from sparsebnn.experiments.watching import Turn
 from sparsebnn.training import Run, Settings, train
@@ -256,19 +257,19 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, help="folder of the .npz files (else SPARSEBNN_DATA, the cache, a download)")
     add("--device", default="auto", help="cpu, cuda or auto")
     add("--mode", default="auto", choices=("auto", "eager", "compiled"), help="how steps are run")
-    add("--workers", type=int, default=1, help="processes: one trains, the others compile or measure")
+    add("--workers", type=count, default=1, help="processes: one trains, the others compile or measure")
     add("--gpu-lock", type=Path, help="a lock file: processes that share it train one after the other")
     add("--architecture", default=Spec.architecture, help="fc or lenet")
     add("--train-on", nargs="+", default=list(NAMES), help="data sets to train on")
     add("--methods", nargs="+", default=list(METHODS))
-    add("--epochs", type=int, default=Spec.epochs, help="of the Bayesian networks (paper: 250)")
+    add("--epochs", type=count, default=Spec.epochs, help="of the Bayesian networks (paper: 250)")
     add("--plain-epochs", type=int, default=Spec.plain_epochs, help="of the others")
     add("--rate", type=float, help="learning rate of the Bayesian networks (paper: 1e-4)")
     add("--rows", type=int, help="training rows (all)")
     add("--test-rows", type=int, help="test rows of each data set (all)")
-    add("--replicates", type=int, default=Spec.replicates)
+    add("--replicates", type=count, default=Spec.replicates)
     add("--members", type=int, default=Spec.members, help="networks of an ensemble")
-    add("--draws", type=int, default=Spec.n_draws)
+    add("--draws", type=count, default=Spec.n_draws)
     add("--page-only", action="store_true", help="only the page's table, from the saved results")
     claim = "Out-of-distribution detection between MNIST, FMNIST and KMNIST."
     return arguments("image_ood", claim, argv, [parser])
@@ -338,4 +339,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)

@@ -28,6 +28,7 @@ from sparsebnn import data as datasets
 from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.classification import quick_cell
 from sparsebnn.experiments.paper import ARCHITECTURES, Cell, Logits, cell, published_lbbnn, with_logits
+from sparsebnn.experiments.program import count, run_as_program
 from sparsebnn.experiments.published import printed
 from sparsebnn.experiments.watching import Starts, Turn
 from sparsebnn.initial import Uniform
@@ -151,8 +152,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--architecture", choices=ARCHITECTURES, default="fc")
     add("--dataset", default="kmnist", help="kmnist, mnist or fmnist (default kmnist)")
     add("--rates", type=float, nargs="+", help="rates to try at the paper's wide start, instead of the list")
-    add("--replicates", type=int, default=2, help="seeds per candidate (default 2)")
-    add("--epochs", type=int, help="default 300, as many steps as the tables' 250 epochs of all rows")
+    add("--replicates", type=count, default=2, help="seeds per candidate (default 2)")
+    add("--epochs", type=count, help="default 300, as many steps as the tables' 250 epochs of all rows")
     add("--published", action="store_true", help="instead, the published schedule, to see it fail")
     add("--data", type=Path, help="folder with the data sets")
     add("--out", type=Path, help="folder that receives results/ (default: here; with --quick: runs)")
@@ -282,4 +283,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -33,6 +33,7 @@ from torch import Tensor
 import sparsebnn
 from sparsebnn.drawing import draw_outputs
 from sparsebnn.experiments.lrt_gap_report import draw, table
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.families import SpikeSlab
 from sparsebnn.noise import Fresh
@@ -329,4 +330,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

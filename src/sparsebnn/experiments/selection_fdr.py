@@ -21,6 +21,7 @@ import torch
 
 from sparsebnn.experiments.exact_selection import SpikeSlabProblem
 from sparsebnn.experiments.logistic_study import mean_and_error
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.experiments.selection_fdr_report import draw, table
 from sparsebnn.experiments.selection_truth import NETWORKS, exact, fit_cs, fit_network
@@ -163,4 +164,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -32,6 +32,7 @@ from sparsebnn.experiments.logistic_study import (
     settings,
     train_each,
 )
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.experiments.selection_power_report import draw, table
 from sparsebnn.selection import wilson
@@ -172,4 +173,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

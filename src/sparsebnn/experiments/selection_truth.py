@@ -23,6 +23,7 @@ from sparsebnn.baselines import CarbonettoStephens
 from sparsebnn.experiments.exact_regression import Regression, exact_posterior
 from sparsebnn.experiments.exact_selection import SpikeSlabProblem, exact_inclusion, mcmc
 from sparsebnn.experiments.logistic_study import FAMILIES, START, inclusions, rates, train_each
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments
 from sparsebnn.experiments.selection_truth_report import draw, summary, table
 from sparsebnn.initial import Initial
@@ -216,4 +217,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparsebnn.experiments import cell_command
+from sparsebnn.experiments.program import run_as_program
 
 __all__ = ["main"]
 
@@ -15,4 +16,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

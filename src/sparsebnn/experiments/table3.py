@@ -35,6 +35,7 @@ from sparsebnn.experiments.logistic_study import (
     rates,
     settings,
 )
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, check_replaceable, rounded, write_json
 from sparsebnn.experiments.table3_report import draw_bars, draw_correlations, table
 from sparsebnn.selection import agreement
@@ -231,4 +232,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -17,6 +17,7 @@ import numpy as np
 from sparsebnn.experiments.cells import Result, read_results
 from sparsebnn.experiments.classification import DATASETS, METHODS
 from sparsebnn.experiments.pages import renew
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.published import Printed, printed
 
 __all__ = ["bootstrap_interval", "main", "markdown", "text"]
@@ -248,4 +249,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_as_program(main)

@@ -25,6 +25,7 @@ import sparsebnn
 from sparsebnn import metrics
 from sparsebnn.baselines.deterministic import plain_mlp
 from sparsebnn.experiments.pages import filled
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty import Spec as StudySpec
 from sparsebnn.experiments.uncertainty import problems
@@ -175,4 +176,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_as_program(main)
