@@ -83,3 +83,26 @@ def test_the_command_writes_its_file(tmp_path, capsys):
     assert content["chosen"]["rate"] in (0.001, 0.1)
     assert len(content["rows"][0]["density_by_epoch"]) == 1
     assert "<- chosen" in capsys.readouterr().out
+
+
+def test_other_starts_and_steady_rates(tmp_path):
+    words = ["--quick", "--epochs", "1", "--rates", "0.001", "--sparse-rates", "0.002", "--steady"]
+    lbbnn_schedule.main([*words, "--architecture", "lenet", "--device", "cpu", "--out", str(tmp_path)])
+    content = json.loads((tmp_path / "results/lbbnn_schedule/digits-lenet-steady.json").read_text())
+    found = [(row["start"], row["rate"]) for row in content["rows"]]
+    assert found == [([-10.0, 15.0], 0.001), ([-15.0, 10.0], 0.002)]
+    assert content["spec"]["steady"]
+    assert content["settings"]["settings"]["schedule"]["kind"] == "Constant"
+    assert content["command"].endswith("--rates 0.001 --sparse-rates 0.002 --steady --quick")
+    # A share that is there at the start says which start a replicate had.
+    wide, sparse = (row["density_by_epoch"][0] for row in content["rows"])
+    assert wide > 0.5 > sparse
+
+
+def test_a_steady_cell_moves_all_but_the_logits_at_one_rate():
+    for architecture in paper.ARCHITECTURES:
+        usual, steady = paper.cell(architecture, "lbbnn"), paper.steady(paper.cell(architecture, "lbbnn"))
+        for epoch in (0, 100, 130, 249):
+            assert steady.settings.rate("", epoch) == 1e-4
+            logits = [one.settings.rate("inclusion_logit", epoch) for one in (usual, steady)]
+            assert logits[0] == logits[1]

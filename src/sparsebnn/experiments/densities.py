@@ -144,6 +144,7 @@ def _schedules(results: Path) -> str:
         if spec is None:
             continue  # the published schedule, which has no candidates
         where = "fully connected" if spec["architecture"] == "fc" else "LeNet-5"
+        where += ", other rates steady" if spec.get("steady") else ""
         for row in content["rows"]:
             chosen = row["rate"] == content["chosen"]["rate"] and row["start"] == content["chosen"]["start"]
             cells = [f"{spec['dataset'].upper()}, {where}", f"U({row['start'][0]:g}, {row['start'][1]:g})"]

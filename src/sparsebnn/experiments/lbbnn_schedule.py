@@ -2,9 +2,9 @@
 
 With the right KL the published schedule (logits from U(0, 1), a rate of 0.1 until epoch 20) switches every
 weight off; with the LRT row's (U(−15, 10), 1e-4) the network stays twice as dense as the paper's. This
-study varies the logits' start and rate, and nothing else. The last 10,000 training rows are held out; 300
-epochs of the other 50,000 are as many steps as 250 of all. Every candidate has its seeds, and all of them
-train as one program.
+study varies the logits' start and rate, and nothing else. All other rates fall when LBBNN-LRT's do; with
+``--steady`` they stay as they are, as published. The last 10,000 training rows are held out; 300 epochs of
+the other 50,000 are as many steps as 250 of all. Every candidate has its seeds, and all train as one program.
 
 The rule, fixed before the run: of the candidates whose mean density is at most the paper's plus 0.03, the
 one with the highest mean validation accuracy of the median probability model. If none is sparse enough, the
@@ -27,7 +27,15 @@ from torch import Tensor
 from sparsebnn import data as datasets
 from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.classification import quick_cell
-from sparsebnn.experiments.paper import ARCHITECTURES, Cell, Logits, cell, published_lbbnn, with_logits
+from sparsebnn.experiments.paper import (
+    ARCHITECTURES,
+    Cell,
+    Logits,
+    cell,
+    published_lbbnn,
+    steady,
+    with_logits,
+)
 from sparsebnn.experiments.program import count, run_as_program
 from sparsebnn.experiments.published import printed
 from sparsebnn.experiments.watching import Starts, Turn
@@ -40,6 +48,8 @@ __all__ = ["CANDIDATES", "choose", "main", "run"]
 _HELD_OUT = 10_000
 _MARGIN = 0.03
 _WIDE = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
+# Two weights in five begin present.
+_SPARSE = _WIDE["fc"]
 CANDIDATES: dict[str, tuple[Logits, ...]] = {
     architecture: (
         *(Logits(wide, rate) for rate in (1e-4, 2e-4, 3e-4, 5e-4, 1e-3)),
@@ -152,6 +162,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--architecture", choices=ARCHITECTURES, default="fc")
     add("--dataset", default="kmnist", help="kmnist, mnist or fmnist (default kmnist)")
     add("--rates", type=float, nargs="+", help="rates to try at the paper's wide start, instead of the list")
+    add("--sparse-rates", type=float, nargs="+", help="rates to try at U(-15, 10), beside --rates or alone")
+    add("--steady", action="store_true", help="all rates but the logits' stay as they are, as published")
     add("--replicates", type=count, default=2, help="seeds per candidate (default 2)")
     add("--epochs", type=count, help="default 300, as many steps as the tables' 250 epochs of all rows")
     add("--published", action="store_true", help="instead, the published schedule, to see it fail")
@@ -206,14 +218,16 @@ def _failing(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -> d
 def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -> dict[str, Any]:
     """The candidates, and the one the rule takes."""
     candidates = CANDIDATES[given.architecture]
-    if given.rates:
-        candidates = tuple(Logits(_WIDE[given.architecture], rate) for rate in given.rates)
+    if given.rates or given.sparse_rates:
+        wide = [Logits(_WIDE[given.architecture], rate) for rate in given.rates or ()]
+        candidates = (*wide, *(Logits(_SPARSE, rate) for rate in given.sparse_rates or ()))
     template, most = cell(given.architecture, "lbbnn"), 1.0
     held_out, draws = _HELD_OUT, 20
     if given.quick:
         template, held_out, draws = quick_cell(given.architecture, "lbbnn"), 300, 3
     else:
         most = printed(given.architecture, given.dataset, "lbbnn").density + _MARGIN
+    template = steady(template) if given.steady else template
     spec = Spec(
         given.architecture,
         given.dataset,
@@ -228,7 +242,7 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
     winner = choose(rows, most)
     print(table(rows, winner))
     return {
-        "spec": dataclasses.asdict(spec),
+        "spec": dataclasses.asdict(spec) | ({"steady": True} if given.steady else {}),
         "settings": template.for_epochs(given.epochs).record(),
         "most_density": most,
         "chosen": {"start": rows[winner]["start"], "rate": rows[winner]["rate"]},
@@ -251,7 +265,8 @@ def _command(given: argparse.Namespace) -> str:
         str(given.replicates),
     ]
     words += ["--rates", *map(str, given.rates)] if given.rates else []
-    words += [f"--{flag}" for flag in ("published", "quick") if getattr(given, flag)]
+    words += ["--sparse-rates", *map(str, given.sparse_rates)] if given.sparse_rates else []
+    words += [f"--{flag}" for flag in ("published", "steady", "quick") if getattr(given, flag)]
     words += ["--seed", str(given.seed)] if given.seed else []
     return " ".join(words)
 
@@ -262,6 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     name = "digits" if given.quick else given.dataset
     stem = f"{'published-' if given.published else ''}{name}-{given.architecture}"
+    stem += "-steady" if given.steady else ""
     path = given.out / "results" / "lbbnn_schedule" / f"{stem}.json"
     command = _command(given)
     provenance.check_replaceable(path, {"command": command}, given)

@@ -17,7 +17,7 @@ from sparsebnn.recipes import ARCHITECTURES, METHODS, Recipe, prior_of, recipe
 from sparsebnn.training.schedules import Constant, Steps
 from sparsebnn.training.settings import Settings
 
-__all__ = ["ARCHITECTURES", "LBBNN_LOGITS", "METHODS", "Cell", "Logits", "cell", "published_lbbnn"]
+__all__ = ["ARCHITECTURES", "LBBNN_LOGITS", "METHODS", "Cell", "Logits", "cell", "published_lbbnn", "steady"]
 
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 
@@ -115,7 +115,8 @@ def cell(architecture: str, method: str) -> Cell:
     """The paper's cell.
 
     For LBBNN the start and rate of the inclusion logits are :data:`LBBNN_LOGITS`; all else is as
-    published, except that the prior is the one of the other rows, whose KL has a closed form.
+    published, except that the prior is the one of the other rows, whose KL has a closed form, and that all
+    rates fall when LBBNN-LRT's do (published: they do not, :func:`steady`).
 
     >>> cell("fc", "flow").initial.mean
     Uniform(low=-0.01, high=0.01)
@@ -149,6 +150,18 @@ def with_logits(made: Cell, logits: Logits) -> Cell:
         dense_initial=replace(made.dense_initial, inclusion_logit=logits.start),
         settings=replace(made.settings, learning_rates={"inclusion_logit": logits.rate}),
     )
+
+
+def steady(made: Cell) -> Cell:
+    """The cell with all rates but the logits' as they are throughout, as LBBNN's are published.
+
+    >>> settings = steady(cell("lenet", "lbbnn")).settings
+    >>> settings.rate("mean", epoch=200), settings.rate("inclusion_logit", epoch=200) < 1e-5
+    (0.0001, True)
+    """
+    old = made.settings
+    own = {"inclusion_logit": old.schedules.get("inclusion_logit", old.schedule)}
+    return replace(made, settings=replace(old, schedule=Constant(), schedules=own))
 
 
 def published_lbbnn(architecture: str, prior: str = "spike_slab") -> Cell:
