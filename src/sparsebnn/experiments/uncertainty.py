@@ -30,7 +30,7 @@ import torch
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.data.clusters import five_clusters
-from sparsebnn.experiments.program import count, run_as_program
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty_measures import Problem, judge, lattice
 from sparsebnn.experiments.uncertainty_methods import METHODS, Method, fit
@@ -173,7 +173,7 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     claim = "Predictive uncertainty on five clusters, against the model that generated them."
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--workers", type=count, default=2, help="processes of one thread each (default 2)")
+    options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     options.add_argument("--figures-only", action="store_true", help="from the saved results, no training")
     given = arguments("uncertainty", claim, argv, [options])
     check_count(given.workers, "workers", "uncertainty")

@@ -28,7 +28,7 @@ from torch import nn
 from sparsebnn import metrics
 from sparsebnn.checks import check_count
 from sparsebnn.experiments.pages import filled, renew
-from sparsebnn.experiments.program import count, run_as_program
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty import Spec as StudySpec
 from sparsebnn.experiments.uncertainty import problems
@@ -198,7 +198,7 @@ def page(text: str, record: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.uncertainty_settings``"""
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--workers", type=count, default=2, help="processes of one thread each (default 2)")
+    options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     claim = "The settings of the study of uncertainty."
     given = arguments("uncertainty_settings", claim, argv, [options])
     check_count(given.workers, "workers", "uncertainty_settings")

@@ -35,7 +35,7 @@ from sparsebnn import metrics
 from sparsebnn.checks import check_count
 from sparsebnn.data.clusters import Scaling, five_clusters
 from sparsebnn.experiments.pages import filled, renew
-from sparsebnn.experiments.program import count, run_as_program
+from sparsebnn.experiments.program import run_as_program
 from sparsebnn.experiments.provenance import Study, arguments, rounded
 from sparsebnn.experiments.uncertainty_measures import interval
 from sparsebnn.experiments.uncertainty_methods import BAYESIAN, Method, fit, posterior
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m sparsebnn.experiments.uncertainty_temperature``"""
     claim = "The temperature of the study of uncertainty, by cross-validation."
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--workers", type=count, default=2, help="processes of one thread each (default 2)")
+    options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     words = "how often a third of the lowest is tried, where the lowest is the best (default 1)"
     options.add_argument("--further", type=int, default=1, help=words)
     given = arguments("uncertainty_temperature", claim, argv, [options])
