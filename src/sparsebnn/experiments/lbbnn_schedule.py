@@ -71,6 +71,7 @@ class Spec:
     held_out: int = _HELD_OUT
     draws: int = 20
     seed: int = 0
+    steady: bool = False
 
 
 def split(data: datasets.Dataset, held_out: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -237,12 +238,13 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
         held_out,
         draws,
         given.seed,
+        given.steady,
     )
     rows, trained = run(spec, data, template, given.device, given.mode, turn)
     winner = choose(rows, most)
     print(table(rows, winner))
     return {
-        "spec": dataclasses.asdict(spec) | ({"steady": True} if given.steady else {}),
+        "spec": dataclasses.asdict(spec),
         "settings": template.for_epochs(given.epochs).record(),
         "most_density": most,
         "chosen": {"start": rows[winner]["start"], "rate": rows[winner]["rate"]},

@@ -1,4 +1,4 @@
-"""How a program ends: what its user can put right is told in one line."""
+"""What studies share as programs: how they end (a mistake is told in one line), and options that count."""
 
 from __future__ import annotations
 
