@@ -23,7 +23,9 @@ from sparsebnn.experiments import (
     table2,
     watching,
 )
+from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.paper import LBBNN_LOGITS
+from sparsebnn.initial import Uniform
 
 MEASURES = {
     f"{name}_{model}" for name in ("accuracy", "nll", "ece", "brier") for model in ("average", "median")
@@ -421,18 +423,42 @@ def test_the_commit_can_be_told_where_there_is_no_git(monkeypatch):
     assert provenance.commit_and_source() == ("abc", "SPARSEBNN_COMMIT")
 
 
-@pytest.mark.slow
-def test_the_rate_of_lbbnns_logits_can_be_given():
-    """A rate of one's own is a cell of its own; the table's rate, given, is the table's cell."""
+def _lbbnn_job(*words: str) -> Job:
+    argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
+    (job,) = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
+    return job
 
-    def key(*words: str) -> str:
-        argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
-        (job,) = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
-        return job.key()
 
-    table = LBBNN_LOGITS["lenet"].rate
-    assert key("--lbbnn-rate", str(table)) == key()
-    assert key("--lbbnn-rate", str(2 * table)) != key()
+def test_the_schedule_of_lbbnn_can_be_given():
+    """A start, a rate or steadiness of one's own is another cell; the table's, given, is the table's."""
+    table = LBBNN_LOGITS["lenet"]
+    start = ["--lbbnn-start", str(table.start.low), str(table.start.high)]
+    assert _lbbnn_job("--lbbnn-rate", str(table.rate), *start).key() == _lbbnn_job().key()
+    others = (["--lbbnn-rate", str(2 * table.rate)], ["--lbbnn-start", "-15", "10"], ["--lbbnn-steady"])
+    assert len({_lbbnn_job().key(), *(_lbbnn_job(*words).key() for words in others)}) == 4
+    own = _lbbnn_job("--lbbnn-start", "-15", "10", "--lbbnn-rate", "2e-4", "--lbbnn-steady").cell
+    assert own.initial.inclusion_logit == own.dense_initial.inclusion_logit == Uniform(-15.0, 10.0)
+    rates = [own.settings.rate(group, epoch) for epoch in (0, 249) for group in ("mean", "inclusion_logit")]
+    assert rates[:3] == [1e-4, 2e-4, 1e-4]
+    assert rates[3] < 1e-4
+
+
+def test_an_upside_down_start_is_refused():
+    with pytest.raises(InvalidInput, match="must be two numbers, the lower first"):
+        _lbbnn_job("--lbbnn-start", "10", "-15")
+
+
+def test_a_given_schedule_is_in_the_cells_command(tmp_path, monkeypatch):
+    """Whoever runs the recorded command gets the same cell."""
+    seen = []
+    monkeypatch.setattr(cell_command, "execute", lambda study, given, todo, words, argv: seen.append(words))
+    argv = ["--methods", "lbbnn", "lrt", "--datasets", "kmnist", "--lbbnn-start", "-15", "10"]
+    argv += ["--lbbnn-rate", "2e-4", "--lbbnn-steady"]
+    table2.main(argv)
+    jobs = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
+    again = cell_command.jobs("lenet", cell_command.table_options("table2", "", seen[0](jobs[0])))
+    assert [job.key() for job in again] == [jobs[0].key()]
+    assert not any("lbbnn" in word for word in seen[0](jobs[1]))
 
 
 def test_the_quick_tables_run(tmp_path):

@@ -10,13 +10,14 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from sparsebnn.checks import invalid
 from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.classification import DATASETS, METHODS, Runner, quick_cell
-from sparsebnn.experiments.paper import LBBNN_LOGITS, cell, with_logits
+from sparsebnn.experiments.paper import LBBNN_LOGITS, Cell, Logits, cell, steady, with_logits
 from sparsebnn.experiments.program import count
+from sparsebnn.initial import Uniform
 
 __all__ = ["command_line", "complete", "execute", "jobs", "main", "table_options"]
 
@@ -105,14 +106,32 @@ def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
 # --- tables ------------------------------------------------------------------------------------------
 
 
+def _as_asked(made: Cell, given: argparse.Namespace) -> Cell:
+    """LBBNN's cell with the start, rate and steadiness the command names instead of the table's."""
+    if given.lbbnn_start or given.lbbnn_rate:
+        table = LBBNN_LOGITS[made.architecture]
+        low, high = given.lbbnn_start or (table.start.low, table.start.high)
+        if low > high:
+            raise invalid("lbbnn_start", "the table", "two numbers, the lower first", (low, high))
+        start = Uniform(low, high)
+        made = with_logits(made, Logits(start, given.lbbnn_rate or table.rate))
+    return steady(made) if given.lbbnn_steady else made
+
+
+def _schedule_words(given: argparse.Namespace) -> list[str]:
+    """What the command says of LBBNN's schedule, to be said again."""
+    words = ["--lbbnn-start", *(f"{end:g}" for end in given.lbbnn_start)] if given.lbbnn_start else []
+    words += ["--lbbnn-rate", f"{given.lbbnn_rate:g}"] if given.lbbnn_rate else []
+    return words + (["--lbbnn-steady"] if given.lbbnn_steady else [])
+
+
 def jobs(architecture: str, given: argparse.Namespace) -> list[Job]:
     """The cells of a table that the command asks for, in the paper's order."""
     made = []
     for dataset in given.datasets:
         for method in given.methods:
             one = quick_cell(architecture, method) if given.quick else cell(architecture, method)
-            if method == "lbbnn" and given.lbbnn_rate:
-                one = with_logits(one, replace(LBBNN_LOGITS[architecture], rate=given.lbbnn_rate))
+            one = _as_asked(one, given) if method == "lbbnn" else one
             one = one.for_epochs(given.epochs) if given.epochs else one
             made.append(Job(f"{dataset}-{method}", dataset, one, given.draws))
     return made
@@ -125,6 +144,8 @@ def table_options(study: str, claim: str, argv: Sequence[str] | None) -> argpars
     add("--datasets", nargs="+", metavar="NAME", help=f"some of {', '.join(DATASETS)} or digits")
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some methods")
     add("--lbbnn-rate", type=float, help="of LBBNN's inclusion logits, instead of the table's")
+    add("--lbbnn-start", type=float, nargs=2, metavar=("LOW", "HIGH"), help="where these logits start")
+    add("--lbbnn-steady", action="store_true", help="LBBNN's other rates stay as they are, as published")
     given = complete(parser.parse_args(argv))
     given.datasets = given.datasets or (["digits"] if given.quick else list(DATASETS))
     return given
@@ -135,8 +156,7 @@ def main(study: str, architecture: str, claim: str, argv: Sequence[str] | None =
     given = table_options(study, claim, argv)
 
     def words(job: Job) -> list[str]:
-        own = given.lbbnn_rate and job.cell.method == "lbbnn"
-        rate = ["--lbbnn-rate", f"{given.lbbnn_rate:g}"] if own else []
-        return ["--datasets", job.dataset, "--methods", job.cell.method, *rate]
+        own = _schedule_words(given) if job.cell.method == "lbbnn" else []
+        return ["--datasets", job.dataset, "--methods", job.cell.method, *own]
 
     execute(study, given, jobs(architecture, given), words, argv)
