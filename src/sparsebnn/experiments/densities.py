@@ -26,6 +26,7 @@ from sparsebnn import data as datasets
 from sparsebnn.experiments import evaluation
 from sparsebnn.experiments.cells import Result, read_results
 from sparsebnn.experiments.classification import DATASETS, METHODS, quick_cell
+from sparsebnn.experiments.lbbnn_schedule import choose
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.paper import ARCHITECTURES, Logits, cell, with_logits
 from sparsebnn.experiments.program import run_as_program
@@ -136,21 +137,32 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _schedules(results: Path) -> str:
-    """LBBNN's candidates on validation rows, as far as ``lbbnn_schedule`` has been run."""
-    lines = []
+    """LBBNN's candidates on validation rows; bold, what the rule takes of a data set's and architecture's."""
+    tried: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    limits: dict[tuple[str, str], float] = {}
     for path in sorted((results / "lbbnn_schedule").glob("*-*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         spec = content.get("spec")
         if spec is None:
             continue  # the published schedule, which has no candidates
-        where = "fully connected" if spec["architecture"] == "fc" else "LeNet-5"
-        where += ", other rates steady" if spec.get("steady") else ""
-        for row in content["rows"]:
-            chosen = row["rate"] == content["chosen"]["rate"] and row["start"] == content["chosen"]["start"]
-            cells = [f"{spec['dataset'].upper()}, {where}", f"U({row['start'][0]:g}, {row['start'][1]:g})"]
+        key = spec["dataset"], spec["architecture"]
+        limits[key] = content["most_density"]
+        steady = bool(spec.get("steady"))
+        tried.setdefault(key, []).extend({**row, "steady": steady} for row in content["rows"])
+    lines = []
+    for key, rows in tried.items():
+        winner = choose(rows, limits[key])
+        where = f"{key[0].upper()}, {'fully connected' if key[1] == 'fc' else 'LeNet-5'}"
+        for number, row in enumerate(rows):
             accuracies = [f"{100 * row[name]:.2f}" for name in ("accuracy_median", "accuracy_average")]
-            numbers = [f"{row['rate']:g}", *accuracies, f"{row['density']:.3f}"]
-            lines.append([f"**{entry}**" if chosen else entry for entry in (*cells, *numbers)])
+            cells = [
+                where + (", other rates steady" if row["steady"] else ""),
+                f"U({row['start'][0]:g}, {row['start'][1]:g})",
+                f"{row['rate']:g}",
+                *accuracies,
+                f"{row['density']:.3f}",
+            ]
+            lines.append([f"**{entry}**" if number == winner else entry for entry in cells])
     head = ["", "logits start", "rate", "median model, %", "averaging, %", "density"]
     return f"\n\nLBBNN on validation rows:\n\n{pipes(head, lines)}" if lines else ""
 
