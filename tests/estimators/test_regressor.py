@@ -69,6 +69,17 @@ def test_saved_and_loaded_predicts_the_same_bits(noise, tmp_path):
     assert (again.predict_quantiles(x) == model.predict_quantiles(x)).all()
 
 
+def test_parameters_set_after_the_fit_change_no_saved_prediction(tmp_path):
+    """What was fitted is what is saved; the parameters come back as they were set."""
+    x, y = line(60)
+    model = SparseBNNRegressor(**{**QUICK, "epochs": 3}).fit(x, y)
+    expected = model.predict(x)
+    model.set_params(noise="heteroscedastic", family="flow", hidden=(5,))
+    again = load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(again.predict(x), expected)
+    assert again.get_params()["noise"] == "heteroscedastic"
+
+
 def test_noise_that_depends_on_the_row_is_found():
     rng = np.random.RandomState(0)
     x = rng.uniform(-1, 1, (400, 1))

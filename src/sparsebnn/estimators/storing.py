@@ -64,7 +64,13 @@ def _targets(estimator: Any) -> dict[str, Any]:
             advice = "Encode the labels as strings or numbers."
             raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
         return {"classes": listed, "dtype": classes.dtype.str}
-    return {"mean": estimator._y_mean.tolist(), "std": estimator._y_std.tolist(), "flat": estimator._flat}
+    # The noise that was fitted: the parameter may have been set to another since.
+    return {
+        "mean": estimator._y_mean.tolist(),
+        "std": estimator._y_std.tolist(),
+        "flat": estimator._flat,
+        "noise": estimator._likelihoods[0].noise,
+    }
 
 
 def save(estimator: Any, path: Path) -> Path:
@@ -154,9 +160,9 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     return estimator
 
 
-def _likelihood(estimator: Any) -> Likelihood:
+def _likelihood(estimator: Any, targets: dict[str, Any]) -> Likelihood:
     if not hasattr(estimator, "classes_"):
-        return Gaussian(len(estimator._y_mean), estimator.noise)
+        return Gaussian(len(estimator._y_mean), targets.get("noise", estimator.noise))
     count = len(estimator.classes_)
     return Bernoulli() if count == 2 else Categorical(count)
 
@@ -168,7 +174,7 @@ def _networks(
     forms: list[Likelihood] = []
     target: dict[str, Tensor] = {}
     for k in range(record["replicates"]):
-        form = _likelihood(estimator)
+        form = _likelihood(estimator, record["targets"])
         outputs = 1 if isinstance(form, Bernoulli) else getattr(form, "n_classes", 0)
         if isinstance(form, Gaussian):
             outputs = form.n_targets * (2 if form.noise == "heteroscedastic" else 1)
