@@ -186,6 +186,27 @@ def test_missing_files_give_one_line(words, message):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--task", "guess", "The 'task' of sparsebnn fit must be one of 'auto',"),
+        ("--family", "flo", "The 'family' of sparsebnn fit must be one of 'lrt',"),
+        ("--epochs", "0", "The 'epochs' of sparsebnn fit must be a whole number of at least 1. Got 0"),
+        ("--replicates", "0", "The 'replicates' of sparsebnn fit must be a whole number of at least 1."),
+        ("--time-budget", "-1", "The 'time-budget' of sparsebnn fit must be positive seconds. Got -1.0"),
+        ("--test-share", "2", "The 'test-share' of sparsebnn fit must be strictly between 0 and 1."),
+        ("--seed", "-1", "The 'seed' of sparsebnn fit must be between 0 and"),
+        ("--device", "tpu", "The 'device' of sparsebnn fit must be one of 'auto', 'cpu', 'cuda'."),
+    ],
+)
+def test_options_are_checked_before_the_file_is_read(option, value, message):
+    """There is no such file, and that is not what is said."""
+    done = call("fit", "nowhere.csv", "--target", "y", option, value)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
 def test_new_rows_without_a_column_are_refused(run, tmp_path):
     (tmp_path / "new.csv").write_text("age,town\n3,Oslo\n", encoding="utf-8")
     done = call("predict", run / "run", tmp_path / "new.csv")

@@ -19,7 +19,7 @@ from sparsebnn.commands import recording, writing
 from sparsebnn.commands.progress import Stages, stages
 from sparsebnn.commands.reading import DATA, read_table
 from sparsebnn.commands.splitting import Problem, posed
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, storing
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, plan, storing
 from sparsebnn.experiments.provenance import commit, rounded, versions
 from sparsebnn.storage import StorageError
 from sparsebnn.training import Interrupted
@@ -27,6 +27,7 @@ from sparsebnn.training import Interrupted
 __all__ = ["fit", "info", "predict"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
+_FIT = "sparsebnn fit"
 
 
 def fit(
@@ -43,8 +44,7 @@ def fit(
     **settings: Any,
 ) -> dict[str, Any]:
     """Train on a file's rows, measure on held-out ones, and write the run folder; returns its record."""
-    _check_seed(seed)
-    _check_device(str(settings.get("device", "auto")))
+    _check(task, test_share, seed, settings)
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
@@ -66,17 +66,26 @@ def fit(
     return record
 
 
-def _check_seed(seed: int) -> None:
+def _check(task: str, test_share: float, seed: int, settings: dict[str, Any]) -> None:
+    """All options, before the data are read."""
+    check_choice(task, ("auto", "classification", "regression"), "task", _FIT)
+    if not 0.0 < test_share < 1.0:
+        raise invalid("test-share", _FIT, "strictly between 0 and 1", test_share)
     if not 0 <= seed <= _MOST_SEED:
-        raise invalid("seed", "sparsebnn fit", f"between 0 and {_MOST_SEED}", seed)
+        raise invalid("seed", _FIT, f"between 0 and {_MOST_SEED}", seed)
+    _check_device(str(settings.get("device", "auto")))
+    if settings.get("time_budget") is not None:
+        plan.positive(settings["time_budget"], "time-budget", _FIT, "positive seconds")
+    # The plan checks what it is made of; how many rows there will be matters to none of it.
+    plan.planned({**SparseBNNClassifier().get_params(), **settings}, 1000, "classification", _FIT)
 
 
 def _check_device(device: str) -> None:
     if re.fullmatch(r"cuda(:\d+)?", device) is None:
-        check_choice(device, ("auto", "cpu", "cuda"), "device", "sparsebnn fit")
+        check_choice(device, ("auto", "cpu", "cuda"), "device", _FIT)
     elif int(device[5:] or 0) >= torch.cuda.device_count():
         got = f"{device!r}, which this machine or this PyTorch does not have,"
-        raise invalid("device", "sparsebnn fit", "one that is there", got, "Use --device auto.")
+        raise invalid("device", _FIT, "one that is there", got, "Use --device auto.")
 
 
 def _tell(notes: Sequence[str], quiet: bool) -> None:

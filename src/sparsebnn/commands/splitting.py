@@ -38,10 +38,7 @@ class Problem:
 
 def posed(table: Table, target: str, task: str, test_share: float, seed: int) -> Problem:
     """What is to be learned from a table; complains where nothing can be."""
-    check_choice(task, ("auto", "classification", "regression"), "task", "sparsebnn fit")
     check_choice(target, table.names, "target", "sparsebnn fit")
-    if not 0.0 < test_share < 1.0:
-        raise invalid("test-share", "sparsebnn fit", "strictly between 0 and 1", test_share)
     values = table.values[table.names.index(target)]
     inputs = table.without(target)
     if not inputs.names:
