@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 
 import numpy as np
 import pytest
@@ -529,3 +530,36 @@ def test_an_explanation_adds_up():
     base, total = float(lines[5].split()[1]), float(lines[6].split()[-1])
     assert sum(numbers) + base == pytest.approx(total, abs=0.005)
     assert "others" not in model.explain(wide[:1]).table(most=12)
+
+
+# -- numbers that may stand for a missing value -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "share"), [(-999.0, 0.3), (9999.0, 0.05), (-9.0, 0.5)])
+def test_a_number_of_nines_far_from_the_others_is_pointed_out(word, share):
+    """It is read as the number it is: only the table's owner can know."""
+    x = ordinary()
+    x[: int(300 * share), 1] = word
+    with pytest.warns(ColumnWarning) as caught:
+        model = SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0)
+    said = f"{word:g} in {share:.1%} of the rows, far from all others: if it stands for a missing value,"
+    assert len(caught) == 1
+    assert f"'x1' ({said}" in str(caught[0].message)
+    assert any(note.startswith(f"Column 'x1': {said}") for note in model.notes_)
+    assert learned(Table.of(x)).columns[1].centre[0] == pytest.approx(x[:, 1].mean())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 3.0, 9.0, 9.0],  # 9 may be a number like any other
+        [97.0, 98.0, 99.0, 99.0],  # the end of a scale
+        [1.0, 2.0, 3.0, 99.0],  # once
+        [0.0, 0.0, 99.0, 99.0],  # one of two levels
+        [1.0, 2.0, 150.0, 150.0],
+        [1.0, 2.0, 99.5, 99.5],
+        [math.nan, 1.0, 2.0, 3.0],
+    ],
+)
+def test_other_numbers_are_not_pointed_out(values):
+    assert learned(Table.of(np.array(values)[:, None])).notes == []

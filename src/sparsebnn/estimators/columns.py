@@ -4,7 +4,7 @@ Numbers are standardised, words become one input per level, dates become time an
 seconds. A value that is missing counts as the average of its column, and a column with gaps in training gets
 one more input that says where they are. A word that training never saw is none of the levels; in a column of
 two levels, which share one input, it counts as the average. Values so far off that they alone would set a
-column's scale (:func:`far_limits`) are moved up to a limit.
+column's scale (:mod:`sparsebnn.estimators.outlying`) are moved up to a limit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators import spelling
+from sparsebnn.estimators.outlying import NINES, far_limits, nines
 from sparsebnn.estimators.spelling import DAY
 
-__all__ = ["CONSTANT", "Column", "ColumnWarning", "absent", "encode", "far_limits", "label", "learn"]
+__all__ = [
+    "CONSTANT",
+    "Column",
+    "ColumnWarning",
+    "absent",
+    "encode",
+    "label",
+    "learn",
+]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
-# Values are far off where the middle 80% would lie within a thousandth of a standard deviation; they may be
-# ten times as far from that middle as it is wide.
-_MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 
 
 _FAR = "{} far off (from {} to {}): what is below {} or above {} counts as that"
@@ -40,7 +46,7 @@ CONSTANT = "always the same"
 
 
 class ColumnWarning(UserWarning):
-    """Columns of a table that were left out, or have values far off; the message says which and why."""
+    """Columns of a table that were left out, have values far off, or a number that may mean "missing"."""
 
 
 @dataclass(frozen=True)
@@ -274,30 +280,13 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         ends = [_shown(value, kind) for value in (low, high, *bounds)]
         count = "1 value is" if far == 1 else f"{far} values are"
         remark = ", ".join(filter(None, (remark, _FAR.format(count, *ends))))
+    word = nines(known[~gaps]) if kind == "number" else None
+    if word is not None:
+        share = np.mean(known[~gaps] == word)
+        remark = ", ".join(filter(None, (remark, f"{word:g} in {share:.1%} of the rows, {NINES}")))
     note = ", ".join(filter(None, (note, remark)))
     column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds)
     return _standardised(column, values, weight)
-
-
-def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
-    """Lowest and highest value to be taken as it is; nothing where no value is far off.
-
-    A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
-    would all be one number.
-
-    >>> x = np.arange(101.0)
-    >>> far_limits(x, np.ones(101)), far_limits(np.append(x, 1e12), np.ones(102))
-    ((), (-800.0, 901.0))
-    """
-    order = np.argsort(known, kind="stable")
-    share = np.cumsum(weight[order]) / weight.sum()
-    low, high = (float(known[order][np.searchsorted(share, level)]) for level in _MIDDLE)
-    unit = float(np.abs(known).max()) or 1.0  # squares of very large numbers are no numbers
-    std = unit * math.sqrt(float(np.cov(known / unit, aweights=weight, ddof=0)))
-    width = high - low
-    if not 0.0 < width < _HIDDEN * std:
-        return ()
-    return low - _REACH * width, high + _REACH * width
 
 
 def _shown(value: float, kind: str) -> str:

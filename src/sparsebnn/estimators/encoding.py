@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsebnn.checks import invalid
 from sparsebnn.estimators.columns import Column, encode, learn, names_apart
+from sparsebnn.estimators.outlying import NINES
 
 __all__ = ["Encoder", "Table", "is_frame", "is_sparse"]
 
@@ -145,12 +146,12 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the columns: which were left out, read by a guess, or cut off."""
+        """What a reader must know of the columns: left out, read by a guess, cut off, or oddly coded."""
         said = []
         for column in self.columns:
             if column.kind == "dropped":
                 said.append(f"Column {column.name!r} is left out: {column.note}.")
-            elif column.form or column.limits:
+            elif column.form or column.limits or NINES in column.note:
                 said.append(f"Column {column.name!r}: {column.note}.")
         return said
 

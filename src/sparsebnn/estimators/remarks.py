@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsebnn.estimators.columns import CONSTANT, ColumnWarning, far_limits
+from sparsebnn.estimators.columns import CONSTANT, ColumnWarning
 from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.estimators.outlying import NINES, far_limits
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.training import Run
@@ -40,14 +41,17 @@ def far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
 def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
     """One warning for all columns that are left out though they vary, one for those with values far off.
 
-    ``told`` is said of the target.
+    And one for those with a number that may stand for a missing value. ``told`` is said of the target.
     """
     for sentence in told:
         warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
     gone = [c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT]
+    words = [c for c in encoder.columns if NINES in c.note and not c.limits]
+    missing = "a number that may stand for a missing value"
     for columns, one, many in (
         (gone, "is left out", "are left out"),
         ([c for c in encoder.columns if c.limits], "has values far off", "have values far off"),
+        (words, f"has {missing}", f"have {missing}"),
     ):
         if columns:
             listed = ", ".join(f"{c.name!r} ({c.note})" for c in columns[:_MOST_NAMED])

@@ -1,0 +1,57 @@
+"""Numbers of a column that lie apart from all others: those that hide the rest, and words for "missing"."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = ["NINES", "far_limits", "nines"]
+
+# What is said of a number that may be a word for "missing".
+NINES = "far from all others: if it stands for a missing value, leave those cells empty"
+# Values are far off where the middle 80% would lie within a thousandth of a standard deviation; they may be
+# ten times as far from that middle as it is wide.
+_MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
+_MOST_NINES = 1e7
+
+
+def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
+    """Lowest and highest value to be taken as it is; nothing where no value is far off.
+
+    A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
+    would all be one number.
+
+    >>> x = np.arange(101.0)
+    >>> far_limits(x, np.ones(101)), far_limits(np.append(x, 1e12), np.ones(102))
+    ((), (-800.0, 901.0))
+    """
+    order = np.argsort(known, kind="stable")
+    share = np.cumsum(weight[order]) / weight.sum()
+    low, high = (float(known[order][np.searchsorted(share, level)]) for level in _MIDDLE)
+    unit = float(np.abs(known).max()) or 1.0  # squares of very large numbers are no numbers
+    std = unit * math.sqrt(float(np.cov(known / unit, aweights=weight, ddof=0)))
+    width = high - low
+    if not 0.0 < width < _HIDDEN * std:
+        return ()
+    return low - _REACH * width, high + _REACH * width
+
+
+def nines(known: np.ndarray) -> float | None:
+    """A repeated number of nines (99, 999, −9, −999 …), farther from the others than these lie apart.
+
+    Many tables write a missing value so. Read as a number it misleads, but only the table's owner can know.
+
+    >>> nines(np.array([3.0, 5.0, -999.0, 4.0, -999.0])), nines(np.array([97.0, 98.0, 99.0, 99.0]))
+    (-999.0, None)
+    """
+    for end in (float(known.min()), float(known.max())):
+        others = known[known != end]
+        if not (end.is_integer() and abs(end) < _MOST_NINES and set(str(abs(int(end)))) == {"9"}):
+            continue
+        # 9 may be a number like any other.
+        if end == 9.0 or len(others) == 0 or len(known) - len(others) < 2:
+            continue
+        if np.abs(others - end).min() > np.ptp(others) > 0.0:
+            return end
+    return None
