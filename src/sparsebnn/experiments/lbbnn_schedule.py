@@ -29,6 +29,7 @@ from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.classification import quick_cell
 from sparsebnn.experiments.paper import (
     ARCHITECTURES,
+    WIDE_STARTS,
     Cell,
     Logits,
     cell,
@@ -47,15 +48,14 @@ __all__ = ["CANDIDATES", "choose", "main", "run"]
 
 _HELD_OUT = 10_000
 _MARGIN = 0.03
-_WIDE = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 # Two weights in five begin present.
-_SPARSE = _WIDE["fc"]
+_SPARSE = WIDE_STARTS["fc"]
 CANDIDATES: dict[str, tuple[Logits, ...]] = {
     architecture: (
         *(Logits(wide, rate) for rate in (1e-4, 2e-4, 3e-4, 5e-4, 1e-3)),
         Logits(Uniform(0.0, 1.0), 1e-4),
     )
-    for architecture, wide in _WIDE.items()
+    for architecture, wide in WIDE_STARTS.items()
 }
 
 
@@ -220,7 +220,7 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
     """The candidates, and the one the rule takes."""
     candidates = CANDIDATES[given.architecture]
     if given.rates or given.sparse_rates:
-        wide = [Logits(_WIDE[given.architecture], rate) for rate in given.rates or ()]
+        wide = [Logits(WIDE_STARTS[given.architecture], rate) for rate in given.rates or ()]
         candidates = (*wide, *(Logits(_SPARSE, rate) for rate in given.sparse_rates or ()))
     template, most = cell(given.architecture, "lbbnn"), 1.0
     held_out, draws = _HELD_OUT, 20
