@@ -213,22 +213,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--out", type=Path, help="file for the figures")
     given = parser.parse_args(argv)
-    rows = []
+    # Now, not at the end: the code that runs is the code that is there at the start.
+    commit, source = commit_and_source()
+    rows: list[dict[str, Any]] = []
+    record = {"experiment": "parity", "commit": commit, "commit_source": source, "versions": versions()}
+    record |= {"device": device_name(torch.device(given.device)), "rows": rows}
     for case in given.cases:
         rows.append(compared(case, given.device))
         print(line(rows[-1]), flush=True)
         if given.out:
-            _write(given.out, given.device, rows)
+            write_json(given.out, rounded(record))
     small = [row for row in rows if row["case"].startswith("mlp")]
     off = any(row["fast – eager"]["largest"] > 1e-4 for row in small)
     return int(off or any(row["mode"] != "compiled" for row in rows))
-
-
-def _write(path: Path, device: str, rows: list[dict[str, Any]]) -> None:
-    commit, source = commit_and_source()
-    where = {"commit": commit, "commit_source": source, "versions": versions()}
-    record = {"experiment": "parity", **where, "device": device_name(torch.device(device)), "rows": rows}
-    write_json(path, rounded(record))
 
 
 if __name__ == "__main__":
