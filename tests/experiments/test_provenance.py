@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.experiments import STUDIES
+from sparsebnn.experiments import STUDIES, provenance
 from sparsebnn.experiments.provenance import Study, arguments, commit, device_name, rounded, write_json
 
 
@@ -185,3 +185,23 @@ def test_every_study_refuses_before_its_work(name, options, tmp_path, monkeypatc
     with pytest.raises(InvalidInput, match="must be a result of"):
         module.main(["--out", str(tmp_path), *own, *options])
     assert path.read_text() == text
+
+
+def test_the_commit_is_the_one_at_the_start(tmp_path, monkeypatch):
+    """Whoever commits while a study runs does not change what made its numbers."""
+    head = ["first"]
+    monkeypatch.setattr(provenance, "_git", lambda word, *_: head[-1] if word == "rev-parse" else "")
+    study = Study("bound", arguments("bound", "", ["--out", str(tmp_path)]))
+    schedule = importlib.import_module("sparsebnn.experiments.lbbnn_schedule")
+
+    def work(*given, **more):
+        head.append("second")
+        return {}
+
+    monkeypatch.setattr(schedule, "_comparison", work)
+    schedule.main(["--quick", "--out", str(tmp_path)])
+    assert head == ["first", "second"]
+    path = tmp_path / "results" / "lbbnn_schedule" / "digits-fc.json"
+    assert json.loads(path.read_text())["commit"] == "first"
+    content = json.loads(study.save(_Spec(), [0], rows=[]).read_text())
+    assert content["provenance"]["commit"] == "first"

@@ -203,6 +203,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")
     parser.set_defaults(trace=0)
     given = cell_command.complete(parser.parse_args(argv))
+    # Now, not at the end of a stage: the code that runs is the code that is there at the start.
+    given.commit = provenance.commit_and_source()
     given.datasets = given.datasets or ["digits"]
     for name in given.datasets:
         check_choice(name, [*classification.DATASETS, "digits"], "--datasets", "the command")

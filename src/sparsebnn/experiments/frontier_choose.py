@@ -119,7 +119,7 @@ def _part(
     train_program = _pruned_program if of["method"] == "pruned" else _program
     setup = _Setup.of(given, data, of["dataset"], base, program)
     rows, runs = train_program(given, setup, program, label)
-    trained = {"program": i, "commit": provenance.commit(), **frontier_plan.spent(runs)}
+    trained = {"program": i, "commit": given.commit[0], **frontier_plan.spent(runs)}
     part = {"of": of, "rows": rows, "trained": trained}
     provenance.write_json(part_file(given, i, of["dataset"], of["architecture"], of["method"]), part)
     return part

@@ -314,7 +314,7 @@ def record(
     programs: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Where a file's numbers come from. Folders are left out: they name a machine, not a result."""
-    commit, source = provenance.commit_and_source()
+    commit, source = given.commit
     words = ["python", "-m", "sparsebnn.experiments.frontier", "--stage", stage]
     words += ["--quick"] if given.quick else []
     words += ["--datasets", dataset, "--architectures", architecture, "--methods", method]

@@ -218,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, write its file, renew its table in ``docs/groups.md``."""
     given = _options(argv)
     began = time.perf_counter()
+    commit, source = provenance.commit_and_source()
     folder = given.out / "results" / "groups"
     path = folder / f"{given.dataset}-{'-'.join(given.architectures)}.json"
     command = _command(given)
@@ -230,7 +231,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             blocks.append({"architecture": architecture, "share": share, "rows": rows})
             seconds += trained.train_seconds
             device = provenance.device_name(trained.batches.x.device)
-    commit, source = provenance.commit_and_source()
     content = {
         "experiment": "groups",
         "dataset": given.dataset,

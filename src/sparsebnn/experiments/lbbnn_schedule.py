@@ -277,6 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the comparison (or, with ``--published``, the failing schedule) and write its file."""
     given = _options(argv)
     began = time.perf_counter()
+    commit, source = provenance.commit_and_source()
     name = "digits" if given.quick else given.dataset
     stem = f"{'published-' if given.published else ''}{name}-{given.architecture}"
     stem += "-steady" if given.steady else ""
@@ -286,7 +287,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = datasets.load(name, root=given.data)
     with Turn(given.gpu_lock) as turn:
         content = (_failing if given.published else _comparison)(given, data, turn)
-    commit, source = provenance.commit_and_source()
     record = {
         "experiment": "lbbnn_schedule",
         "command": command,

@@ -220,6 +220,8 @@ class Study:
     given: argparse.Namespace
     device: torch.device = torch.device("cpu")
     began: float = field(default_factory=time.perf_counter)
+    # Now, not at the end: the code that runs is the code that is there at the start.
+    commit: tuple[str | None, str | None] = field(default_factory=commit_and_source)
     checked: bool = False
 
     @property
@@ -246,7 +248,7 @@ class Study:
 
     def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
         """What made the rows: the command with its options, the commit, versions, seeds, device, seconds."""
-        known, source = commit_and_source()
+        known, source = self.commit
         return {
             "command": self.command,
             "commit": known,
