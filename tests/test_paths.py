@@ -53,6 +53,58 @@ def test_probabilities_are_those_of_enumeration(sizes):
     assert (reach.error == 0).all()
 
 
+def enumerated_groups(network):
+    """The same where weights share an inclusion: every structure of groups, spread over the weights."""
+    layers = [m.weights for m in network if hasattr(m, "weights")]
+    groups = [torch.sigmoid(weights.inclusion_logit).detach() for weights in layers]
+    flat = torch.cat([group.flatten() for group in groups])
+    total = torch.zeros(layers[0].shape[1], dtype=torch.float64)
+    for bits in itertools.product((0.0, 1.0), repeat=len(flat)):
+        structure = torch.tensor(bits, dtype=torch.float64)
+        mass = torch.where(structure > 0, flat, 1 - flat).prod()
+        split = structure.split([group.numel() for group in groups])
+        parts = [s.reshape(g.shape).expand(w.shape) for s, g, w in zip(split, groups, layers)]
+        reach = torch.ones(layers[-1].shape[0], dtype=torch.bool)
+        for part in reversed(parts):
+            reach = ((part > 0) & reach.unsqueeze(1)).any(0)
+        total += mass * reach
+    return total
+
+
+@pytest.mark.parametrize("share", ["input", "output"])
+@pytest.mark.parametrize("sizes", [[3, 1], [1, 3], [3, 4, 1], [2, 3, 3], [3, 2, 4, 1], [1, 2, 1, 2]])
+def test_shared_inclusions_are_one(share, sizes):
+    """Exactly, where layers are small; and no input is likelier there than its own inclusion."""
+    network = uncertain(sizes, family_options={"share": share})
+    reach = path_probability(network)
+    torch.testing.assert_close(reach.prob, enumerated_groups(network), rtol=0, atol=1e-12)
+    assert (reach.error == 0).all()
+
+
+@pytest.mark.parametrize("share", ["input", "output"])
+def test_wide_layers_of_shared_inclusions(share):
+    """P(an input is there) · P(a hidden unit is there): the second is all but certain of 40."""
+    initial = sparsebnn.Initial(inclusion_logit=sparsebnn.initial.Normal(-2.2, 0.0))
+    network = sparsebnn.mlp([3, 40, 1], family_options={"share": share}, initial=initial)
+    p = float(torch.sigmoid(torch.tensor(-2.2)))
+    exact = p * (1 - (1 - p) ** 40)
+    reach = path_probability(network, n_draws=4000)
+    assert ((reach.prob - exact).abs() < 4 * reach.error + 1e-9).all()
+    assert (reach.error < 0.01).all()
+
+
+def test_filters_that_share_are_there_as_a_whole():
+    network = torch.nn.Sequential(
+        sparsebnn.Conv2d(1, 1, 2, stride=2, family_options={"share": "output"}), torch.nn.Flatten()
+    ).double()
+    with torch.no_grad():
+        network[0].weights.inclusion_logit.fill_(0.3)
+    reach = path_probability(network, n_draws=2000, shape=(1, 4, 4))
+    assert torch.equal(reach.prob, reach.prob.flatten()[0].expand(1, 4, 4))
+    assert abs(float(reach.prob[0, 0, 0]) - float(torch.sigmoid(torch.tensor(0.3)))) < 0.05
+    assert bool(median_reach(network, (1, 4, 4)).all())
+
+
 def test_wide_layers_are_drawn_and_agree_with_the_exact_sum(monkeypatch):
     network = uncertain([4, 5, 3, 4, 2], seed=3)
     exact = path_probability(network).prob

@@ -2,8 +2,10 @@ r"""Which inputs matter in a network of uncertain structure: chains of included 
 
 An input counts when at least one chain of weights, all of them there, leads from it to an output. Under
 the posterior the weights' inclusions are independent, each there with its own probability
-:math:`\tilde\alpha`. Let A be the set of units of a layer that reach an output. Given the set of the layer
-after it, the units of a layer reach an output independently of each other,
+:math:`\tilde\alpha`. (Where the weights of an input or output share one, the layer is two: one of gates, an
+input's or output's own, and one whose weights are all there.) Let A be the set of units of a layer that
+reach an output. Given the set of the layer after it, the units of a layer reach an output independently of
+each other,
 
 .. math::
     P(j \text{ reaches} \mid A) = 1 - \prod_{k \in A} (1 - \tilde\alpha_{kj})
@@ -53,12 +55,30 @@ def _modules(network: nn.Module) -> list[nn.Module]:
 
 
 def _inclusion(module: nn.Module) -> Tensor:
-    """The inclusion probability of each weight, on the CPU; an ordinary layer's weights are all there."""
+    """The inclusion probability of each weight, on the CPU; an ordinary layer's weights are all there.
+
+    Where weights share an inclusion it stands there once, in a shape that broadcasts to the weights.
+    """
     if isinstance(module, BayesianLayer):
-        return module.weights.inclusion_prob().detach().cpu().double()
+        return module.weights.group_prob().detach().cpu().double()
     weight = module.weight
     assert isinstance(weight, Tensor)
     return torch.ones(weight.shape, dtype=torch.float64)
+
+
+def _independent(module: nn.Module) -> list[Tensor]:
+    """A dense layer as matrices whose entries are independent: its own, or gates and weights all there.
+
+    >>> import sparsebnn
+    >>> layer = sparsebnn.Linear(3, 2, family_options={"share": "input"})
+    >>> [tuple(matrix.shape) for matrix in _independent(layer)]
+    [(3, 3), (2, 3)]
+    """
+    prob = _inclusion(module)
+    if not isinstance(module, BayesianLayer) or prob.shape == tuple(module.weights.shape):
+        return [prob]
+    gates, there = torch.diag(prob.flatten()), torch.ones(module.weights.shape, dtype=torch.float64)
+    return [gates, there] if prob.shape[1] == module.weights.shape[1] else [there, gates]
 
 
 def _check(network: nn.Module) -> list[nn.Module]:
@@ -78,7 +98,7 @@ def path_probability(
     ``shape`` is that of one input where convolutions need to know it. The network may be on any device; the
     result is on the CPU. Exact for dense networks with one
     hidden layer of any width, or with hidden layers after the first of at most 10 units;
-    else ``n_draws`` structures are drawn.
+    else, and where weights share inclusions, ``n_draws`` structures are drawn unless layers are that small.
 
     >>> import sparsebnn
     >>> network = sparsebnn.mlp([3, 1], family="gaussian")
@@ -88,7 +108,7 @@ def path_probability(
     check_count(n_draws, "n_draws", _OWNER)
     chain = _check(network)
     if all(isinstance(module, Linear | nn.Linear) for module in chain):
-        return _dense([_inclusion(module) for module in chain], n_draws, seed)
+        return _dense([matrix for module in chain for matrix in _independent(module)], n_draws, seed)
     if shape is None:
         advice = "For example shape=(1, 28, 28)."
         raise invalid("shape", _OWNER, "given for a network with convolutions", None, advice)
@@ -97,7 +117,7 @@ def path_probability(
     counts = torch.zeros(shape, dtype=torch.float64)
     for _ in range(n_draws):
         drawn = [(torch.rand(p.shape, generator=generator, dtype=p.dtype) < p).double() for p in probs]
-        counts += _reached(chain, drawn, shape)
+        counts += _reached(chain, _spread(chain, drawn), shape)
     return _frequency(counts, n_draws)
 
 
@@ -106,6 +126,7 @@ def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Te
     """Whether each input reaches an output in the median probability model (inclusion above one half)."""
     chain = _check(network)
     kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in chain]
+    kept = _spread(chain, kept)
     if shape is None:
         first = chain[0]
         if not isinstance(first, Linear | nn.Linear):
@@ -113,6 +134,14 @@ def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Te
             raise invalid("shape", "median_inputs", "given for a network with convolutions", None, advice)
         shape = (first.in_features,)
     return _reached(chain, kept, shape)
+
+
+def _spread(chain: list[nn.Module], masks: list[Tensor]) -> list[Tensor]:
+    """Masks in the weights' shapes."""
+    return [
+        mask.expand(module.weights.shape) if isinstance(module, BayesianLayer) else mask
+        for module, mask in zip(chain, masks)
+    ]
 
 
 def _weighted(module: nn.Module) -> bool:

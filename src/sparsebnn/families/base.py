@@ -104,6 +104,10 @@ class Family(nn.Module):
         """Posterior probability of each weight being there, in the weights' shape."""
         raise NotImplementedError
 
+    def group_prob(self) -> Tensor:
+        """The same for what is there or not as a whole: independent, in a shape that broadcasts."""
+        return self.inclusion_prob()
+
     def posterior_mean(self) -> Tensor:
         """Mean of each weight given that it is there (for flows: at z = 1)."""
         raise NotImplementedError

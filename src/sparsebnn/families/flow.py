@@ -128,6 +128,9 @@ class FlowFamily(Family):
     def inclusion_prob(self) -> Tensor:
         return self.conditional.inclusion_prob()
 
+    def group_prob(self) -> Tensor:
+        return self.conditional.group_prob()
+
     def posterior_mean(self) -> Tensor:
         return self.conditional.posterior_mean()
 

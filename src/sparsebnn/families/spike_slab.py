@@ -85,7 +85,10 @@ class SpikeSlab(Family):
         return softplus_std(self.raw_std)
 
     def inclusion_prob(self) -> Tensor:
-        return torch.sigmoid(self.inclusion_logit).expand(self.shape)
+        return self.group_prob().expand(self.shape)
+
+    def group_prob(self) -> Tensor:
+        return torch.sigmoid(self.inclusion_logit)
 
     def posterior_mean(self) -> Tensor:
         return self.mean
