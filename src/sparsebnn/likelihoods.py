@@ -108,7 +108,9 @@ class Gaussian(Likelihood):
         shaped = y.unsqueeze(-1) if y.dim() == 1 else y
         if shaped.dim() != 2 or shaped.shape[1] != self.n_targets:
             raise invalid("y", "Gaussian", f"of shape (rows, {self.n_targets})", f"shape {tuple(y.shape)}")
-        return check_finite(shaped.to(torch.get_default_dtype()), "y", "Gaussian")
+        # Real numbers stay as exact as they are: the network they are for may have double precision.
+        real = shaped if shaped.is_floating_point() else shaped.to(torch.get_default_dtype())
+        return check_finite(real, "y", "Gaussian")
 
     def n_outputs(self, y: Tensor) -> int:
         return self.n_targets * (2 if self.noise == "heteroscedastic" else 1)

@@ -8,8 +8,10 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebnn.checks import InvalidInput
+from sparsebnn.priors import HierarchicalPrior
 from sparsebnn.training import Callback
 from sparsebnn.training.engine import _finite
 from sparsebnn.training.precision import matmul_precision
@@ -389,3 +391,32 @@ def test_whether_numbers_are_finite():
     assert _finite([large]).tolist() == [[True] * 4]
     assert _finite([large, broken]).tolist() == [[True] * 4, [True, False, False, False]]
     assert _finite([torch.ones(4, 5)]).tolist() == [[True] * 4]
+
+
+class Scaled(nn.Module):
+    """A network and one number more."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = make_network()
+        self.scale = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("replicates", [1, 2])
+@pytest.mark.parametrize("kind", ["hierarchical prior", "module"])
+def test_parameters_of_one_number_are_trained(kind, replicates, mode, monkeypatch):
+    """The hierarchical prior's hyperparameters are such."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    network = Scaled()
+    if kind == "hierarchical prior":
+        network = make_network(family="concrete", prior=HierarchicalPrior())
+    assert any(p.dim() == 0 for p in network.parameters())
+    run = fit(network, make_data(), settings=SHORT, replicates=replicates, mode=mode)
+    assert not run.stopped
+    for name, stacked in run.replicas.parameters.items():
+        if stacked.dim() == 1 and stacked.shape == (replicates,):
+            assert bool(torch.isfinite(stacked).all()), name

@@ -23,6 +23,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
+from sparsebnn.networks import initialise
 from sparsebnn.training import Callback, CheckpointError, Interrupted
 from sparsebnn.training.session import Session
 from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
@@ -114,8 +115,11 @@ def test_resume_from_nothing_begins(tmp_path, whole):
 
 def test_without_resume_a_run_begins_anew(tmp_path, whole):
     fit(NETWORK, DATA, SHORT, folder=tmp_path, seed=50, **OPTIONS)
+    (earlier,) = tmp_path.glob("*.safetensors")
+    content = earlier.read_bytes()
     run = fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
     assert same(parameters(run), parameters(whole))
+    assert (tmp_path / f"replaced.{earlier.name}").read_bytes() == content
 
 
 def test_the_dead_stay_dead(tmp_path):
@@ -557,3 +561,64 @@ def test_seconds_of_an_unfinished_epoch_count(tmp_path, monkeypatch):
     assert seen[0][:2] == (0, 1)
     assert 0.0 < seen[0][2] < run.train_seconds
     assert run.train_seconds == pytest.approx(sum(epoch.seconds for epoch in run.history), abs=1e-3)
+
+
+def test_another_start_is_another_run(tmp_path):
+    """Same shapes, same options: but weights that were converted from others."""
+    torch.manual_seed(0)
+    made = [nn.Sequential(sparsebnn.convert(nn.Linear(4, 3), pretrained=True)).double() for _ in range(2)]
+    fit(made[0], DATA, SHORT, folder=tmp_path)
+    with pytest.raises(CheckpointError, match="its starting values differ"):
+        fit(made[1], DATA, SHORT, folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": torch.utils.data.DataLoader([1])}, "must be (x, y) or (x, y, weight). Got a DataLoader"),
+        ({"data": {"x": X, "y": Y}}, "must be (x, y) or (x, y, weight). Got a dict"),
+        ({"data": ({}, Y)}, "The 'x' of train must be a tensor or an array of numbers. Got a dict"),
+        ({"settings": {"epochs": 3}}, "The 'settings' of train must be a Settings. Got a dict instead."),
+        ({"callbacks": Callback()}, "The 'callbacks' of train must be a list. Got one Callback instead."),
+    ],
+)
+def test_other_things_are_refused_in_words(change, message):
+    given = {"data": DATA, "settings": SHORT, **change}
+    with pytest.raises(InvalidInput) as refused:
+        sparsebnn.train(NETWORK, **given)
+    assert message in str(refused.value)
+
+
+def test_targets_keep_their_precision():
+    y = X[:, 0] + 1e8
+    network = sparsebnn.mlp([4, 5, 1], dtype=torch.float64)
+    run = fit(network, (X, y), SHORT, likelihood="gaussian")
+    assert torch.equal(run.batches.y, y.unsqueeze(1))
+
+
+class Idle(nn.Module):
+    """Holds a layer that it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = make_network()
+        self.extra = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.network(x)
+
+
+@pytest.mark.parametrize("replicates", [1, 2])
+def test_a_parameter_that_is_not_used(replicates):
+    """It stays where it started, alone and among others."""
+    run = fit(Idle(), DATA, SHORT, replicates=replicates)
+    assert not run.stopped
+    start = Idle()
+    initialise(start, 0)
+    assert torch.equal(run.networks[0].extra.weight, start.extra.weight)
+
+
+def test_half_precision_is_saved(tmp_path):
+    network = sparsebnn.mlp([4, 5, 3], dtype=torch.bfloat16)
+    fit(network, DATA, SHORT, folder=tmp_path)
+    assert fit(network, DATA, SHORT, folder=tmp_path, resume=True).epoch == SHORT.epochs

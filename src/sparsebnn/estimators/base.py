@@ -238,7 +238,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         data = torch.from_numpy(x), y, torch.from_numpy(weight)
         unseen = self._unseen(living)
         del self._fold
-        self.history_ = [dataclasses.asdict(epoch) for epoch in run.history]
+        self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
         with one_thread():
@@ -334,6 +334,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
+
+
+def _of_living(epoch: dict[str, Any], living: list[int]) -> dict[str, Any]:
+    """An epoch's figures of the networks that are kept."""
+    return {name: [v[k] for k in living] if isinstance(v, list) else v for name, v in epoch.items()}
 
 
 @contextlib.contextmanager

@@ -61,7 +61,8 @@ class OnValidation(Callback):
                 total[k] += (weight * each).sum()
         fit = run.batches.rows / len(self.y) * total
         kl = run.settings.beta(epoch.epoch) * torch.tensor(epoch.kl)
-        return -float((fit + kl).mean())
+        living = [k for k in range(len(forms)) if k not in {s.replicate for s in run.stopped}]
+        return -float((fit + kl)[living].mean())
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         settings = run.settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,28 @@ from sparsebnn.checks import check_finite, check_rows, invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training.objective import Batch
 
-__all__ = ["Batches", "gather"]
+__all__ = ["Batches", "gather", "targets_of"]
 
 _ORDER = counter.stream_id("order")
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        advice = "Of a table pass its numbers (frame.to_numpy(float))."
+        got = f"a {type(values).__name__}"
+        raise invalid(what, "train", "a tensor or an array of numbers", got, advice) from error
+
+
+def targets_of(data: Any) -> Tensor:
+    """The targets of what must be (x, y) or (x, y, weight)."""
+    if not isinstance(data, tuple | list):
+        advice = "Batches are made by train: pass all rows, as tensors or arrays."
+        raise invalid("data", "train", "(x, y) or (x, y, weight)", f"a {type(data).__name__}", advice)
+    if len(data) not in (2, 3):
+        raise invalid("data", "train", "(x, y) or (x, y, weight)", f"{len(data)} arrays")
+    return _tensor(data[1], "y")
 
 
 @dataclass(frozen=True)
@@ -40,15 +60,14 @@ class Batches:
         dtype: torch.dtype,
     ) -> Batches:
         """Checked data: (x, y) or (x, y, weight)."""
-        if len(data) not in (2, 3):
-            raise invalid("data", "train", "(x, y) or (x, y, weight)", f"{len(data)} arrays")
-        x, y = torch.as_tensor(data[0]), torch.as_tensor(data[1])
+        y = targets_of(data)
+        x = _tensor(data[0], "x")
         if x.dim() < 2:
             raise invalid("x", "train", "of shape (rows, …)", f"shape {tuple(x.shape)}")
         sizes = [("x", x.shape[0]), ("y", y.shape[0] if y.dim() else 0)]
         weight = None
         if len(data) == 3:
-            weight = torch.as_tensor(data[2]).to(dtype)
+            weight = _tensor(data[2], "weight").to(dtype)
             if weight.dim() != 1:
                 raise invalid(
                     "weight", "train", "a vector, one weight per row", f"shape {tuple(weight.shape)}"

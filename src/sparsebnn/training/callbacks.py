@@ -18,7 +18,10 @@ __all__ = ["Epoch", "Stopped", "Callback", "Progress", "JsonLog", "TensorBoard"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """One finished epoch, a list entry per replicate. Losses are sums over the data, in nats."""
+    """One finished epoch, a list entry per replicate. Losses are sums over the data, in nats.
+
+    Those of a replicate that has stopped are NaN.
+    """
 
     epoch: int
     loss: list[float]
@@ -75,6 +78,11 @@ def _spread(values: list[float], form: str) -> str:
     return "–".join(format(v, form) for v in (finite[0], middle, finite[-1]))
 
 
+def _plain(value: Any) -> Any:
+    """As JSON has it: no NaN."""
+    return [None if v != v else v for v in value] if isinstance(value, list) else value
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
@@ -121,7 +129,7 @@ class Progress(Callback):
 
 
 class JsonLog(Callback):
-    """One JSON object per line: the start, every epoch, every stop, the end."""
+    """One JSON object per line: the start, every epoch (null: a stopped replicate's), stops, the end."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -136,7 +144,7 @@ class JsonLog(Callback):
         self._write("start", {"seeds": run.seeds, "mode": run.mode, **epochs})
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
-        self._write("epoch", asdict(epoch))
+        self._write("epoch", {name: _plain(value) for name, value in asdict(epoch).items()})
 
     def on_replicate_stopped(self, run: Run, stopped: Stopped) -> None:
         self._write("stopped", asdict(stopped))

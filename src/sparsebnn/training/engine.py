@@ -272,7 +272,7 @@ class Engine:
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:
     """Whether all numbers of a replicate are finite, ``(stacks, K)``."""
-    each = [stack.flatten(1) for stack in stacks]
+    each = [stack.reshape(len(stack), -1) for stack in stacks]  # some have one number per replicate
     # A sum of finite numbers is finite, unless it overflows: one pass where looking at each takes five.
     sums = torch.isfinite(torch.stack([stack.sum(1) for stack in each]))
     return sums if bool(sums.all()) else torch.stack([torch.isfinite(stack).all(1) for stack in each])

@@ -6,6 +6,7 @@ import contextlib
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from sparsebnn.conversion import obstacles
 from sparsebnn.networks import bayesian_layers, kept
 from sparsebnn.noise import Meter
 from sparsebnn.passes import collect_kl
-from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.batches import Batches, gather, targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
@@ -50,6 +51,14 @@ def _check_network(network: nn.Module) -> None:
             + "; ".join(found)
             + "."
         )
+
+
+def _check_options(settings: Any, callbacks: Any) -> None:
+    if not isinstance(settings, Settings):
+        advice = "For example Settings(epochs=50)."
+        raise invalid("settings", "train", "a Settings", f"a {type(settings).__name__}", advice)
+    if isinstance(callbacks, Callback):
+        raise invalid("callbacks", "train", "a list", f"one {type(callbacks).__name__}", "Put it into [ ].")
 
 
 def _seeds(replicates: int | Sequence[int], seed: int) -> list[int]:
@@ -88,7 +97,8 @@ def train(
     warm-up, and a larger rate for inclusion logits. ``vary`` gives a hyperparameter one value per replicate:
     ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
     buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
-    ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped.
+    ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped;
+    without it a checkpoint that is there is set aside.
 
     >>> import sparsebnn
     >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))
@@ -100,8 +110,8 @@ def train(
     seeds = _seeds(replicates, seed)
     where = _device(device)
     dtype = next(network.parameters()).dtype
-    targets = torch.as_tensor(data[1]) if len(data) > 1 else torch.empty(0)
-    form = likelihoods.likelihood(likelihood, targets) if isinstance(likelihood, str) else likelihood
+    _check_options(settings, callbacks)
+    form = likelihoods.likelihood(likelihood, targets_of(data)) if isinstance(likelihood, str) else likelihood
     batches = Batches.of(data, form, settings.batch_size, where, dtype)
     objective = Objective(network, form, batches.rows)
     of_settings = ("temperature", "target_density")
@@ -115,6 +125,8 @@ def train(
         session = Session(run, engine, folder, checkpoint_seconds, callbacks, progress)
         if resume:
             session.load()
+        else:
+            session.set_aside()
         session.go()
     return run
 

@@ -168,7 +168,8 @@ class Replicas:
         one = Batch(batch.x[0], batch.y[0], batch.weight[0], batch.rows)
         parts = self.objective(one, beta[0], Tape(noise[0][0], noise[1][0]))
         named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(parts.loss, [p for _, p in named])
+        # A parameter that the network does not use has a gradient of 0, as it has among several.
+        gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
 

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -44,7 +45,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        # As bytes: NumPy does not know every type of number.
+        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()[:16]
 
 
@@ -89,7 +91,7 @@ class Session:
         return state
 
     def _signature(self) -> dict[str, Any]:
-        """What must agree for a run to go on: settings, data size, seeds, shapes."""
+        """What must agree for a run to go on: settings, data, seeds, shapes, the start."""
         settings = dataclasses.asdict(self.run.settings)
         shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
         replicas = self.engine.replicas
@@ -105,6 +107,7 @@ class Session:
             "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
             "likelihood": repr(replicas.objective.likelihood),
             "seeds": self.run.seeds,
+            "starting values": _digest(replicas.parameters),
         }
 
     def save(self) -> None:
@@ -121,6 +124,13 @@ class Session:
         checkpoint.write(self.path, self._tensors(), header)
         self._saved = time.monotonic()
         self._tell(lambda c: c.on_checkpoint(self.run, self.path))  # type: ignore[arg-type]
+
+    def set_aside(self) -> None:
+        """A checkpoint that is there is somebody's work: it is not written over unasked."""
+        if self.path is not None and self.path.exists():
+            kept = self.path.with_name(f"replaced.{self.path.name}")
+            os.replace(self.path, kept)
+            _log.warning("%s is of an earlier run and is now %s.", self.path, kept.name)
 
     def load(self) -> None:
         if self.path is None:
@@ -213,7 +223,10 @@ class Session:
             raise Interrupted(f"Interrupted in epoch {self.run.epoch}. {hint}")
 
     def _finished(self, seconds: float) -> Epoch:
-        loss, nll, kl = self.engine["totals"].T.tolist()
+        # What a replicate summed up before it stopped is no loss, and 0 would be the best one there is.
+        alive = self.engine["alive"].unsqueeze(1)
+        totals = torch.where(alive, self.engine["totals"], torch.nan)
+        loss, nll, kl = totals.T.tolist()
         per_epoch = self.run.batches.per_epoch
         return Epoch(
             self.run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
