@@ -162,3 +162,25 @@ def test_a_pool_that_averages_its_padding_is_refused():
     with pytest.raises(InvalidInput, match="free of average pools that count their padding"):
         compact(network(True))
     compact(network(False))
+
+
+def test_what_would_come_out_wrong_is_refused():
+    flat = nn.Sequential(sparsebnn.Linear(4, 8), nn.ReLU(), nn.Flatten(), sparsebnn.Linear(40, 3))
+    with pytest.raises(InvalidInput, match="Dense layers on inputs of several axes cannot be compacted"):
+        compact(flat)
+    pool = nn.AvgPool2d(2, divisor_override=3)
+    odd = nn.Sequential(sparsebnn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(8, 3))
+    with pytest.raises(InvalidInput, match="free of average pools with a divisor of their own"):
+        compact(odd)
+
+
+def test_dense_layers_on_several_axes():
+    """Without a Flatten every place of the input goes through the same layers."""
+    torch.manual_seed(0)
+    network = sparsebnn.mlp(
+        [6, 9, 3], initial=sparsebnn.Initial(inclusion_logit=sparsebnn.Normal(-1.0, 1.0))
+    ).eval()
+    small = compact(network)
+    assert len(small.inputs) < 6
+    x = torch.randn(2, 5, 6)
+    torch.testing.assert_close(small.network(x), small.network(x.flatten(0, 1)).unflatten(0, (2, 5)))

@@ -1,5 +1,6 @@
 """prediction.py: averages of probabilities, the median model, uncertainty; what draws depend on."""
 
+import copy
 import math
 
 import pytest
@@ -461,3 +462,32 @@ def test_every_replicates_own_likelihood():
     for network, likelihood, found in zip(run.networks, run.likelihoods, every):
         assert torch.allclose(found.std, predict(network, x, likelihood, n_draws=5).std, atol=1e-5)
     assert not torch.allclose(every[1].std, predict_all(run.networks, x, run.likelihood, n_draws=5)[1].std)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [Gaussian(1), Bernoulli(), Categorical(5), Gaussian(1, "heteroscedastic")]
+)
+def test_a_likelihood_for_other_outputs_is_refused(likelihood):
+    expected = "must be for as many outputs as the network has"
+    with pytest.raises(InvalidInput, match=expected):
+        predict(sparsebnn.mlp([4, 3]), torch.randn(5, 4), likelihood, n_draws=2)
+
+
+def test_arrays_are_taken():
+    network, x = sparsebnn.mlp([4, 3]), torch.randn(5, 4)
+    ours = predict(network, x.numpy(), Categorical(3), n_draws=3)
+    assert torch.equal(ours.probs, predict(network, x, Categorical(3), n_draws=3).probs)
+    with pytest.raises(InvalidInput, match="must be a tensor or an array of numbers"):
+        predict(network, {"x": 1}, Categorical(3))
+
+
+def test_norms_and_dropout_predict_whatever_mode_they_are_in():
+    """And stay in it; nothing that they remember moves."""
+    network = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), sparsebnn.Linear(4, 3))
+    x = torch.randn(6, 4)
+    expected = predict(copy.deepcopy(network).eval(), x, Categorical(3), n_draws=4).probs
+    network[1].eval()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    assert torch.equal(predict(network, x, Categorical(3), n_draws=4).probs, expected)
+    assert [module.training for module in network] == [True, False, True]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())

@@ -188,3 +188,17 @@ def test_files_have_ordinary_permissions(path):
     finally:
         os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_flow_of_another_ordering_is_refused_and_left_alone(path):
+    """The same shapes, but the weights mean something else."""
+    made = [
+        sparsebnn.mlp([64, 4], family="flow", family_options={"ordering": ordering})
+        for ordering in ("alternate", "shared")
+    ]
+    save(made[0], path)
+    before = {name: tensor.clone() for name, tensor in made[1].state_dict().items()}
+    with pytest.raises(ModelError, match=r"belongs to another network: .* those of another ordering"):
+        load_state(path, made[1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made[1].state_dict().items())
+    load_state(path, sparsebnn.mlp([64, 4], family="flow", family_options={"ordering": "alternate"}))

@@ -7,6 +7,7 @@ nothing is left out. What remains computes the same.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -25,16 +26,17 @@ _POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
 
 
 class Take(nn.Module):
-    """Some of the inputs: ``x[:, index]``."""
+    """Some of the inputs: channels ``x[:, index]``, or with ``dim=-1`` features ``x[..., index]``."""
 
     index: Tensor
 
-    def __init__(self, index: Tensor) -> None:
+    def __init__(self, index: Tensor, dim: int = 1) -> None:
         super().__init__()
+        self.dim = dim
         self.register_buffer("index", index)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.index_select(1, self.index)
+        return x.index_select(self.dim, self.index)
 
     def extra_repr(self) -> str:
         return f"{len(self.index)} inputs"
@@ -117,7 +119,16 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
             if any(pads):  # a constant channel is not constant where zeros are averaged in
                 expected = "free of average pools that count their padding"
                 raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
+        if getattr(module, "divisor_override", None):
+            expected = "free of average pools with a divisor of their own"
+            raise invalid("network", "compact", expected, str(module))
         (stages[-1].after if stages else first).append(module)
+    for before, stage in itertools.pairwise(stages):
+        if isinstance(before.layer, Linear) and stage.weight.shape[1] != len(before.bias):
+            expected = "one whose dense layers read what the ones before them put out"
+            got = f"{len(before.bias)} outputs before {stage.weight.shape[1]} inputs"
+            advice = "Dense layers on inputs of several axes cannot be compacted past a Flatten."
+            raise invalid("network", "compact", expected, got, advice)
     if not stages:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "compact", "a module with Bayesian layers", "none", advice)
@@ -195,7 +206,8 @@ def compact(network: nn.Module) -> Compacted:
     if first:
         inputs = torch.ones_like(inputs)
     elif not bool(inputs.all()):
-        modules.append(Take(inputs.nonzero().squeeze(1)))
+        dim = -1 if isinstance(stages[0].layer, Linear) else 1
+        modules.append(Take(inputs.nonzero().squeeze(1), dim))
     before, nonzero, numbers = inputs, 0, 0
     for stage, rows, live, bias in zip(stages, kept, read, biases):
         # What went into a bias must not speak twice.

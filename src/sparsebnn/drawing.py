@@ -5,6 +5,7 @@ Draws run as one batched pass (``torch.func.vmap`` over blocks of noise), in chu
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -33,12 +34,17 @@ _MEMORY, _CPU_MEMORY, _SHARE = 1 << 28, 1 << 23, 32
 _PASSES: dict[str, type[Pass]] = {"local": LocalPass, "weights": WeightPass, "median": MedianPass}
 
 
-def _check_input(x: Tensor, n_draws: int, owner: str) -> None:
+def _checked(x: Any, n_draws: int, owner: str) -> Tensor:
     check_count(n_draws, "n_draws", owner)
+    if not isinstance(x, Tensor):
+        try:
+            x = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise invalid("x", owner, "a tensor or an array of numbers", type(x).__name__) from error
     if x.dim() < 2:
         raise invalid("x", owner, "of shape (rows, …)", f"shape {tuple(x.shape)}")
     check_rows([("x", x.shape[0])], owner)
-    check_finite(x, "x", owner)
+    return check_finite(x, "x", owner)
 
 
 def pass_for(network: nn.Module, model: str, draws: str) -> type[Pass]:
@@ -81,7 +87,8 @@ def draw_outputs(
 
     for rows, batches in plan.groups():
         every = torch.func.vmap(plan.together(outputs, batches), in_dims=(None, 0, 0))
-        drawn = torch.cat([every(batches, *noise) for noise in plan.noise(rows, batches)])
+        with _evaluating(network):
+            drawn = torch.cat([every(batches, *noise) for noise in plan.noise(rows, batches)])
         yield from zip(rows, drawn.unbind(1))
 
 
@@ -103,7 +110,7 @@ def draw_outputs_of_all(
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
-    skeleton = copy.deepcopy(networks[0])
+    skeleton = copy.deepcopy(networks[0]).eval()
     plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory, len(networks))
 
     def of_one(state: Any, batches: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
@@ -118,6 +125,18 @@ def draw_outputs_of_all(
     for rows, batches in plan.groups():
         parts = [every((parameters, buffers), batches, *noise) for noise in plan.noise(rows, batches)]
         yield from zip(rows, torch.cat(parts, dim=1).unbind(2))
+
+
+@contextlib.contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Norms and dropout as they predict; afterwards every module trains that did before."""
+    training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _check_alike(networks: Sequence[nn.Module]) -> None:
@@ -168,9 +187,9 @@ class _Plan:
         memory: int | None,
         networks: int = 1,
     ) -> None:
-        _check_input(x, n_draws, "predict")
+        self.x = _checked(x, n_draws, "predict")
         check_count(batch_size, "batch_size", "predict")
-        self.network, self.x, self.n_draws = network, x, n_draws
+        self.network, self.n_draws = network, n_draws
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.seeds = counter.seed_tensor([seed], self.like.device)
@@ -222,7 +241,8 @@ class _Plan:
         """What one draw for such a batch consumes; found by a pass, once for every number of rows."""
         if len(batch) not in self._sizes:
             kind, outputs = _counting(self.kind)
-            self._sizes[len(batch)] = noise_size(self.network, batch, kind)
+            with _evaluating(self.network):
+                self._sizes[len(batch)] = noise_size(self.network, batch, kind)
             self._activations[len(batch)] = sum(outputs)
         return self._sizes[len(batch)]
 

@@ -25,6 +25,10 @@ from sparsebnn.tracing import for_kernels
 __all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
 
 
+class NoWeight(AttributeError, TypeError):
+    """What a Bayesian layer says when it is asked for a ``weight``; to ``hasattr`` it says no."""
+
+
 class BayesianLayer(nn.Module):
     """A layer with distributions instead of weights; subclasses say only what the op is.
 
@@ -76,14 +80,15 @@ class BayesianLayer(nn.Module):
             )
         self.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
 
-    @property
-    def weight(self) -> Tensor:
-        """Refused: code that reads ``.weight`` would bypass the posterior."""
-        raise TypeError(
-            f"A Bayesian {type(self).__name__} has a distribution instead of a 'weight'. "
-            "The surrounding module reads its projection's weight directly; "
-            "leave that layer out of convert() with keep=[...], or call the layer itself."
-        )
+    def __getattr__(self, name: str) -> Any:
+        """``weight`` is refused: code that reads it would bypass the posterior."""
+        if name == "weight":
+            raise NoWeight(
+                f"A Bayesian {type(self).__name__} has a distribution instead of a 'weight'. "
+                "The surrounding module reads its projection's weight directly; "
+                "leave that layer out of convert() with keep=[...], or call the layer itself."
+            )
+        return super().__getattr__(name)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """What the layer does with weights once it has them."""

@@ -147,6 +147,8 @@ class FoldedLinear(nn.Module):
     [[0, 1, 0], [0, 1, 1]]
     """
 
+    # Buffers that say what the weights mean.
+    structure = ("in_degree", "out_degree")
     in_degree: Tensor
     out_degree: Tensor
     long: Tensor
@@ -200,7 +202,7 @@ class FoldedLinear(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         errors: list[str] = rest[-1]
-        for name in ("in_degree", "out_degree"):
+        for name in self.structure:
             given, own = state_dict.get(prefix + name), self.get_buffer(name)
             if given is not None and not torch.equal(given.to(own), own):
                 errors.append(f"{prefix}{name!r} differs: these weights are those of another ordering.")

@@ -95,24 +95,50 @@ def kept(network: nn.Module) -> list[str]:
 
 
 def initialise(network: nn.Module, seed: int) -> None:
-    """Draw every parameter anew; the result depends on the seed alone.
+    """Draw the parameters anew; what is drawn depends on the seed alone.
 
-    In a network converted from pretrained weights the Bayesian layers keep their means and all other
-    modules their weights; modules that ``convert`` was told to keep stay as they are. The state of torch's
-    generator is left as it was.
+    A module's ``reset_parameters`` draws them; a parameter of a module that has none stays as it is, and so
+    does a module whose every parameter is frozen (``requires_grad_(False)``). In a network converted from
+    pretrained weights the Bayesian layers keep their means and all other modules their weights; modules that
+    ``convert`` was told to keep stay as they are. The state of torch's generator is left as it was.
     """
     pretrained = any(layer.pretrained for _, layer in bayesian_layers(network))
-    inside = {part for name in kept(network) for part in network.get_submodule(name).modules()}
+    still = [network.get_submodule(name) for name in kept(network)]
+    still += [module for module in network.modules() if _frozen(module)]
+    inside = {part for module in still for part in module.modules()}
     # Starts are drawn with torch's own generator, of which there is one for all threads.
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in network.modules():
             if module in inside or not hasattr(module, "reset_parameters"):
                 continue
-            inside.update(module.modules())
             if pretrained and not isinstance(module, BayesianLayer):
+                inside.update(part for part in module.modules() if not isinstance(part, BayesianLayer))
                 continue
-            module.reset_parameters()  # type: ignore[operator]
+            inside.update(_reset(module))
+
+
+def _frozen(module: nn.Module) -> bool:
+    given = [parameter.requires_grad for parameter in module.parameters()]
+    return bool(given) and not any(given)
+
+
+def _reset(module: nn.Module) -> list[nn.Module]:
+    """Have a module draw its parameters; returns the modules it has drawn for, itself among them.
+
+    One that holds others may draw for itself alone.
+    """
+    others = [part for part in module.modules() if part is not module and hasattr(part, "reset_parameters")]
+    ours = isinstance(module, BayesianLayer)
+    before = {} if ours else {part: [p.detach().clone() for p in part.parameters()] for part in others}
+    module.reset_parameters()  # type: ignore[operator]
+    forgotten = {
+        inner
+        for part, old in before.items()
+        if old and all(torch.equal(a, b) for a, b in zip(old, part.parameters()))
+        for inner in part.modules()
+    }
+    return [part for part in module.modules() if part not in forgotten]
 
 
 class Density(dict[str, float]):

@@ -146,6 +146,15 @@ def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
 @torch.no_grad()
 def _summary(rows: slice, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
     """What a prediction keeps of the draws ``(draws, rows, …)`` for some rows: three or four tensors."""
+    known = isinstance(likelihood, Categorical | Bernoulli | Gaussian)
+    wanted = likelihood.n_outputs(outputs) if known else outputs.shape[-1]
+    if outputs.shape[-1] != wanted:
+        name = type(likelihood).__name__
+        got = f"a network with {outputs.shape[-1]}"
+        advice = "Pass the likelihood that the network was trained with (run.likelihood)."
+        raise invalid(
+            "likelihood", "predict", f"for as many outputs as the network has ({name}: {wanted})", got, advice
+        )
     if not isinstance(likelihood, Gaussian):
         each = class_probs(outputs, likelihood)
         return each.mean(0), entropy(each).mean(0), outputs.mean(0)

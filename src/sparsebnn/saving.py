@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sparsebnn import storage
@@ -58,5 +59,17 @@ def load_state(path: str | Path, network: nn.Module) -> dict[str, Any]:
     """Load a saved state into a network of the same make; returns the metadata saved beside it."""
     source = Path(path)
     tensors, metadata = storage.read(_KIND, source)
+    _check_structure(network, tensors, source)
     storage.restore(_KIND, _state(network), tensors, source)
     return metadata
+
+
+def _check_structure(network: nn.Module, stored: dict[str, Tensor], path: Path) -> None:
+    """Buffers that say what the weights mean must be those of the network; to copy them would not do."""
+    for name, module in network.named_modules():
+        for buffer in getattr(module, "structure", ()):
+            own, full = module.get_buffer(buffer), f"{name}.{buffer}".lstrip(".")
+            given = stored.get(full)
+            if given is not None and given.shape == own.shape and not torch.equal(given.to(own), own):
+                reason = f"'{full}' differs, its weights are those of another ordering"
+                raise ModelError(f"{path} belongs to another network: {reason}.")
