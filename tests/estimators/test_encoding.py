@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import ColumnWarning, SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.encoding import Encoder, Table
+from sparsebnn.estimators.outlying import middle_and_std
 
 
 def table(**columns):
@@ -563,3 +564,44 @@ def test_a_number_of_nines_far_from_the_others_is_pointed_out(word, share):
 )
 def test_other_numbers_are_not_pointed_out(values):
     assert learned(Table.of(np.array(values)[:, None])).notes == []
+
+
+# -- scales ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.7e18, -1.7e9, 1e12])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e9])
+def test_numbers_far_from_zero_beside_their_spread_are_scaled(shift, size):
+    """Times in nanoseconds, ids: what floats can tell apart, the network can."""
+    x = shift + size * np.arange(200.0)
+    if np.unique(x).size < 150:
+        pytest.skip("floats cannot tell these apart")
+    found = learned(Table.of(x[:, None])).transform(Table.of(x[:, None]))[:, 0]
+    assert found.std() == pytest.approx(1.0, rel=1e-6)
+    assert abs(found.mean()) < 1e-3
+    assert np.corrcoef(found, np.arange(200.0))[0, 1] > 0.999
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_scale_of_very_large_and_very_small_numbers(scale, weighted):
+    x = np.random.RandomState(0).randn(300)
+    weight = 1.0 + weighted * (np.arange(300) % 3)
+    middle, std = middle_and_std(scale * x, weight)
+    mean = np.average(x, weights=weight)
+    assert middle / scale == pytest.approx(mean)
+    assert std / scale == pytest.approx(math.sqrt(np.average((x - mean) ** 2, weights=weight)))
+
+
+def test_a_spread_of_last_digits_is_not_blown_up():
+    x = np.where(np.arange(100) % 2, 0.1 + 0.2, 0.3)[:, None]
+    assert np.abs(learned(Table.of(x)).transform(Table.of(x))).max() < 1e-12
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-200])
+def test_a_target_far_from_zero_is_learned(scale):
+    x = np.random.RandomState(0).randn(200, 2)
+    shift = 1e9 if scale == 1e-3 else 0.0
+    model = SparseBNNRegressor(replicates=2, epochs=60).fit(x, shift + scale * x[:, 0])
+    found = (model.predict(x) - shift) / scale
+    assert np.corrcoef(found, x[:, 0])[0, 1] > 0.9

@@ -21,7 +21,7 @@ import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators import spelling
-from sparsebnn.estimators.outlying import NINES, far_limits, nines
+from sparsebnn.estimators.outlying import NINES, far_limits, middle_and_std, nines
 from sparsebnn.estimators.spelling import DAY
 
 __all__ = [
@@ -328,16 +328,9 @@ def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Col
     centre, scale = [], []
     for i in range(raw.shape[1]):
         there = ~np.isnan(raw[:, i])
-        x, w = raw[there, i], weight[there]
-        # Squares of very large or very small numbers would leave the range of floats.
-        unit = float(np.abs(x).max()) or 1.0
-        middle = float(np.average(x / unit, weights=w))
-        std = unit * math.sqrt(float(np.average((x / unit - middle) ** 2, weights=w)))
-        middle = unit * middle
+        middle, std = middle_and_std(raw[there, i], weight[there])
         if i >= plain:
             std = max(std, _LEAST_STD)
-        elif not std > 1e-9 * max(abs(middle), 1e-300):
-            std = 1.0
         centre.append(middle)
         scale.append(std)
     return replace(column, centre=tuple(centre), scale=tuple(scale))

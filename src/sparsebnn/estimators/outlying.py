@@ -1,4 +1,4 @@
-"""Numbers of a column that lie apart from all others: those that hide the rest, and words for "missing"."""
+"""The scale of numbers, and numbers apart from all others: those that hide the rest, words for "missing"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-__all__ = ["NINES", "far_limits", "nines"]
+__all__ = ["NINES", "far_limits", "middle_and_std", "nines"]
 
 # What is said of a number that may be a word for "missing".
 NINES = "far from all others: if it stands for a missing value, leave those cells empty"
@@ -14,6 +14,33 @@ NINES = "far from all others: if it stands for a missing value, leave those cell
 # ten times as far from that middle as it is wide.
 _MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 _MOST_NINES = 1e7
+# A spread of fewer last digits than this is rounding.
+_DIGITS = 8 * float(np.finfo(np.float64).eps)
+
+
+def middle_and_std(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation; a spread that is only rounding counts as the size of the numbers.
+
+    Numbers may be as large or small as floats are, or far from 0 beside their spread (times, for example).
+
+    >>> middle_and_std(1.7e18 + 1e9 * np.array([0.0, 2.0]), np.ones(2))
+    (1.700000001e+18, 1000000000.0)
+    >>> middle_and_std(np.array([0.1 + 0.2, 0.3]), np.ones(2))[1] > 0.2
+    True
+    """
+    largest = float(np.abs(x).max())
+    # The difference of two floats may be too large for one.
+    half = 2.0 if largest > 1e307 else 1.0
+    first = float(x[0]) / half
+    apart = x / half - first
+    unit = float(np.abs(apart).max())
+    if not unit > _DIGITS * largest:
+        return half * first, largest if unit else 1.0
+    # Squares of very large or very small numbers would leave the range of floats.
+    apart /= unit
+    middle = float(np.average(apart, weights=weight))
+    std = unit * math.sqrt(float(np.average((apart - middle) ** 2, weights=weight)))
+    return half * (first + unit * middle), half * std or 1.0
 
 
 def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:

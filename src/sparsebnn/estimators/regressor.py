@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators import remarks
 from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.outlying import middle_and_std
 from sparsebnn.estimators.posterior import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood
 
@@ -95,12 +96,10 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             check_consistent_length(np.empty(rows), targets)
             self._flat = targets.ndim == 1
             columns = targets.reshape(len(targets), -1)
-            total = weight.sum()
-            if not total > 0.0:
+            if not weight.sum() > 0.0:
                 raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
-            self._y_mean = weight @ columns / total
-            std = np.sqrt(weight @ (columns - self._y_mean) ** 2 / total)
-            self._y_std = np.where(std > 1e-12 * np.maximum(1e-300, np.abs(self._y_mean)), std, 1.0)
+            scales = np.array([middle_and_std(column, weight) for column in columns.T])
+            self._y_mean, self._y_std = scales.T
             told = remarks.far_targets(columns[weight > 0.0], weight[weight > 0.0])
             return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, told
 
