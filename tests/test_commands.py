@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shlex
+import subprocess
 import sys
 
 import numpy as np
@@ -402,3 +403,39 @@ def test_a_model_without_columns_says_so(tmp_path):
         csv.writer(file).writerows([["a", "y"], *zip(x, ["u", "v"] * 30)])
     done = call("fit", tmp_path / "d.csv", "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
     assert "Columns in use: 0 of 1: none\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Größe, cm, x, y, z";b;y\n1,5;2;u\n',
+        "sep=;\na;b;y\n1,5;2;u\n",
+        "sep=,\r\na,b,y\r\n1.5,2,u\r\n",
+    ],
+)
+def test_separators_are_those_outside_quotes(text, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_bytes(text.encode())
+    table = read_table(str(path))
+    assert len(table.names) == 3
+    assert [values.tolist()[0] for values in table.values] == [1.5, 2.0, "u"]
+
+
+def test_codes_with_underscores_are_words(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("code,y\n2000_01,u\n2000_02,v\n", encoding="utf-8")
+    assert read_table(str(path)).values[0].tolist() == ["2000_01", "2000_02"]
+    frame = Encoder.learned(read_table(str(path)), np.ones(2))
+    assert frame.columns[0].kind == "category"
+
+
+def test_a_reader_that_has_seen_enough(run):
+    """``sparsebnn predict run rows.csv | head -1``: no complaint."""
+    words = [sys.executable, "-m", "sparsebnn", "predict", str(run / "run"), str(run / "many.csv")]
+    rows = (run / "p.csv").read_text(encoding="utf-8").splitlines()
+    (run / "many.csv").write_text("\n".join([rows[0], *rows[1:] * 300]) + "\n", encoding="utf-8")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("row,")
+        process.stdout.close()
+        told = process.stderr.read()
+    assert (process.returncode, told) == (0, "")

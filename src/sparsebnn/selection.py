@@ -172,6 +172,14 @@ def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
     return listed
 
 
+def _check_tempered(source: Any, rule: str) -> None:
+    temperature = getattr(getattr(source, "plan_", None), "temperature", 1.0)
+    if rule == "fdr" and temperature < 1.0:
+        expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
+        advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
+        raise invalid("rule", "select", expected, "'fdr'", advice)
+
+
 def select(
     source: Any,
     *,
@@ -189,7 +197,8 @@ def select(
     weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
     whose expected false discovery rate is at most ``level``. ``rule="threshold"`` takes inclusions of at
     least ``threshold``. ``names`` are strings or a data frame, whose columns name the inputs; an
-    estimator has its own.
+    estimator has its own. An estimator that was fitted at a temperature below 1 has inclusions that are no
+    posterior probabilities, from which no error rate follows: ``rule="fdr"`` refuses it.
 
     >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
     ('x1',)
@@ -204,6 +213,7 @@ def select(
         p, error = reach.prob.flatten(), reach.error.flatten()
         median = median_inputs(source, shape=shape).flatten() if rule == "median" else None
     else:
+        _check_tempered(source, rule)
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
         if names is None:

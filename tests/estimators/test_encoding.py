@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -605,3 +606,13 @@ def test_a_target_far_from_zero_is_learned(scale):
     model = SparseBNNRegressor(replicates=2, epochs=60).fit(x, shift + scale * x[:, 0])
     found = (model.predict(x) - shift) / scale
     assert np.corrcoef(found, x[:, 0])[0, 1] > 0.9
+
+
+def test_weights_that_sum_to_one_are_pointed_out():
+    x = ordinary()
+    with pytest.warns(ColumnWarning, match="rows have a weight of 1 in all and count as that many"):
+        model = SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 1 / 300))
+    assert any("give weights whose mean is 1" in note for note in model.notes_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 0.5))

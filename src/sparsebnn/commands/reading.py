@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 import zipfile
 from collections import Counter
@@ -78,8 +79,7 @@ def _parse(content: bytes, name: str, target: str | None, words: Collection[str]
         text = content.decode("latin-1")
     if not text.strip():
         raise InvalidInput(f"{name} is empty. Give a file with a header line and rows.")
-    first = text.lstrip().splitlines()[0]
-    delimiter = max(",;\t|", key=first.count)
+    text, delimiter = _separated(text)
     try:
         lines = [
             row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(map(str.strip, row))
@@ -100,6 +100,21 @@ def _parse(content: bytes, name: str, target: str | None, words: Collection[str]
         column = [row[i] for row in body]
         columns.append(_column(column, gaps, own in words, delimiter == ";", written=own == target))
     return Table(names, tuple(columns), (False,) * len(columns))
+
+
+def _separated(text: str) -> tuple[str, str]:
+    """The text, and what stands between its cells: what is most frequent in the header outside quotes.
+
+    Excel may say so in a line of its own before the header.
+
+    >>> _separated('"size, cm, wet";b;y')[1], _separated("sep=;\\na;b")
+    (';', ('a;b', ';'))
+    """
+    said = re.match(r"\s*sep=([,;\t|])\r?\n", text)
+    if said is not None:
+        return text[said.end() :], said[1]
+    header = re.sub(r'"[^"]*"', "", text.lstrip()).splitlines() or [""]
+    return text, max(",;\t|", key=header[0].count)
 
 
 def _column(
@@ -133,6 +148,8 @@ def _spelled_otherwise(words: Sequence[str]) -> bool:
 
 def _number(word: str, comma: bool) -> float:
     """Where semicolons stand between the cells, a comma stands in the numbers."""
+    if "_" in word:
+        raise ValueError("2000_01 is a word, though Python reads a number")
     return float(word.replace(",", ".") if comma else word)
 
 

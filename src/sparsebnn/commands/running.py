@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 import warnings
@@ -189,7 +190,12 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False) ->
     inputs = table.of_columns([table.names.index(name) for name in wanted])
     columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
     if out is None:
-        writing.write_rows(sys.stdout, columns)
+        try:
+            writing.write_rows(sys.stdout, columns)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Who reads has seen enough (``| head``); Python must not try to flush the rest at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
         writing.write_csv(out, columns)
     return inputs

@@ -130,6 +130,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             table = self._table(X, reset=True)
             weight = _weights(sample_weight, len(table))
             targets, weight, told = prepare(len(table), weight)
+            told = [*told, *remarks.little_weight(weight)]
             kept = weight > 0.0
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")

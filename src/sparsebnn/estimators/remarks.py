@@ -21,6 +21,7 @@ __all__ = ["cut_short", "missed_density", "warn_of_columns"]
 
 _SLACK = 0.1  # how far a density may be from its target without a word
 _MOST_NAMED = 10  # columns that a warning names
+_LEAST_WEIGHT = 0.1  # of a row, on average
 # The line a warning points at is the one that called the estimator's fit.
 _CALLER_OF_FIT = 4
 
@@ -41,7 +42,8 @@ def far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
 def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
     """One warning for all columns that are left out though they vary, one for those with values far off.
 
-    And one for those with a number that may stand for a missing value. ``told`` is said of the target.
+    And one for those with a number that may stand for a missing value. ``told`` is said of
+    the target and of the rows' weights.
     """
     for sentence in told:
         warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
@@ -59,6 +61,17 @@ def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
             listed += f" and {rest} more (notes_ has all)" if rest > 0 else ""
             what = f"1 column {one}" if len(columns) == 1 else f"{len(columns)} columns {many}"
             warnings.warn(f"{what}: {listed}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
+
+
+def little_weight(weight: np.ndarray) -> list[str]:
+    """Weights count rows: where they were made to sum to 1, all rows together count as one."""
+    total, rows = float(weight.sum()), int((weight > 0.0).sum())
+    if total >= _LEAST_WEIGHT * rows:
+        return []
+    return [
+        f"The {rows} rows have a weight of {total:.3g} in all and count as that many, so that little can be "
+        "learned: give weights whose mean is 1."
+    ]
 
 
 def cut_short(run: Run, plan: Plan, why: str) -> list[str]:

@@ -43,7 +43,8 @@ def number(text: str, form: str = "") -> float | None:
     if form == "comma" and _COMMA.fullmatch(plain):
         plain = plain.replace(",", ".")
     try:
-        return float(plain)
+        # Python reads 2000_01 as a number; in a table it is a word.
+        return None if "_" in plain else float(plain)
     except ValueError:
         return None
 
