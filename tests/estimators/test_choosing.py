@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, norm
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, choosing
 from sparsebnn.estimators.choosing import _Asker, _mean_and_p, discoveries, worth
@@ -75,21 +75,46 @@ def test_discoveries_are_benjamini_and_hochbergs():
         assert (discoveries(p, 0.1) == expected).all()
 
 
-def test_columns_that_do_not_matter_are_rarely_found():
+# (A standard error over rows, which few shuffles leave, is too small where a few of them decide.)
+@pytest.mark.parametrize(("rare", "effort"), [(False, 1), (False, 1000), (True, 1000)])
+def test_columns_that_do_not_matter_are_rarely_found(rare, effort):
     """A network that uses every column, targets that depend on none: p-values are no smaller than uniform."""
     inputs, found = 60, []
     for seed in range(5):
         made, rows = network("gaussian", inputs, seed), data(300, inputs, seed)
-        asker = _Asker(made, Bernoulli(), rows, torch.arange(300), 1.0, seed)
-        found += [_mean_and_p(asker.shuffled(torch.tensor([j])), rows[2].double())[1] for j in range(inputs)]
-    share = float(np.mean(np.array(found) < 0.1))
-    assert share < 0.1 + 4.0 * np.sqrt(0.1 * 0.9 / len(found))
+        if rare:
+            y = (torch.rand(300, generator=torch.Generator().manual_seed(seed)) < 0.05).float()
+            # The rare class as heavy as the other.
+            rows = (rows[0], y, torch.where(y > 0, 19.0, 1.0))
+        asker = _Asker(made, Bernoulli(), rows, torch.arange(300), 1.0, seed, effort)
+        for j in range(inputs):
+            lost, totals = asker.shuffled(torch.tensor([j]))
+            found.append(_mean_and_p(lost, rows[2].double(), totals)[1])
+    for level in (0.1, 0.01):
+        share = float(np.mean(np.array(found) < level))
+        assert share < level + 4.0 * np.sqrt(level * (1 - level) / len(found))
+
+
+def test_a_column_that_matters_is_told_by_its_shuffles():
+    """Against the share of many shuffles that lose as little as the rows as they are."""
+    made, rows = network("gaussian", 5), data(200)
+    asker = _Asker(made, Bernoulli(), rows, torch.arange(200), 1.0, 0)
+    for j in range(5):
+        lost, totals = asker.shuffled(torch.tensor([j]))
+        assert float(lost.sum()) == pytest.approx(float(totals.mean()))
+        p = _mean_and_p(lost, rows[2].double(), totals)[1]
+        asker.shuffles = 4000
+        many = asker.shuffled(torch.tensor([j]))[1]
+        asker.shuffles = len(totals)
+        exact = (1.0 + float((many <= 0.0).sum())) / 4001.0
+        assert abs(norm.isf(p) - norm.isf(exact)) < 1.2
 
 
 def test_weights_count_as_equal_rows():
     lost = torch.tensor([0.3, -0.1, 0.2, 0.5], dtype=torch.float64)
     doubled = torch.cat([lost, lost[:1]])
-    mean, _ = _mean_and_p(lost, torch.tensor([2.0, 1.0, 1.0, 1.0], dtype=torch.float64))
+    weight = torch.tensor([2.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    mean, _ = _mean_and_p(lost, weight, torch.ones(1, dtype=torch.float64))
     assert mean == pytest.approx(float(doubled.mean()))
 
 

@@ -6,9 +6,12 @@ that the network did not see. With :math:`x^{\pi c}` the rows with column c shuf
 
 .. math:: d_i = -\log p(y_i \mid x_i^{\pi c}) + \log p(y_i \mid x_i)
 
-has mean 0 when the column is independent of targets and other columns, whatever the network does with it,
-so :math:`\bar d` over its standard error is a test, and the columns are chosen by Benjamini and Hochberg's
-rule at a false discovery rate of 0.1.
+has mean 0 when the column is independent of targets and other columns, whatever the network does with it.
+More than that: the rows as they are are then one shuffle among others. So the sum of the :math:`d_i` is
+judged by how much it varies from shuffle to shuffle (Student's t, one degree of freedom less than there are
+shuffles), which holds where a few rows decide, as of a rare class. With very many columns there are too few
+shuffles of each, and the sum is judged by its standard error over rows. The columns are chosen by Benjamini
+and Hochberg's rule at a false discovery rate of 0.1.
 
 Where every network saw every row, the gain is counted on those rows and must exceed the price of the column's
 weights, their divergence from the prior at temperature 1: the change of the ELBO when the column is left out,
@@ -39,7 +42,8 @@ from sparsebnn.priors import SpikeSlabPrior
 __all__ = ["LEVEL", "Worth", "discoveries", "worth"]
 
 LEVEL = 0.1
-_SHUFFLES = 5
+_SHUFFLES = 20
+_LEAST_SHUFFLES = 5  # fewer say too little of how much they vary
 _DRAWS = 8
 _MANY_COLUMNS = 1000  # from a fraction of these on, fewer shuffles and draws of each
 _ROWS = 1000  # of each network: enough to see what 1 nat in 1000 is worth
@@ -96,8 +100,10 @@ def worth(
     places = np.array(list(inputs))
     if rows is not None:
         weight = torch.cat([asker.weight for asker in askers])
-        lost = [torch.cat([a.shuffled(own) for a in askers]) for own in inputs.values()]
-        tests = [_mean_and_p(each, weight) for each in lost]
+        tests = []
+        for own in inputs.values():
+            lost, totals = zip(*(a.shuffled(own) for a in askers))
+            tests.append(_mean_and_p(torch.cat(lost), weight, torch.stack(totals).sum(0)))
         gain[places] = [mean for mean, _ in tests]
         used[places] = discoveries(np.array([p for _, p in tests]), LEVEL)
         return Worth(gain, used)
@@ -109,10 +115,20 @@ def worth(
     return Worth(gain, used)
 
 
-def _mean_and_p(lost: Tensor, weight: Tensor) -> tuple[float, float]:
-    """Weighted mean of the differences, and how often it would be as large by chance."""
+def _mean_and_p(lost: Tensor, weight: Tensor, totals: Tensor) -> tuple[float, float]:
+    """Weighted mean of the differences, and how often it would be as large by chance.
+
+    ``lost`` is averaged over shuffles, ``totals`` the weighted sum over rows for each of them.
+    """
+    from scipy.special import stdtr
+
     total = weight.sum()
     mean = float((weight * lost).sum() / total)
+    shuffles = len(totals)
+    if shuffles >= _LEAST_SHUFFLES:
+        # The rows as they are differ from a shuffle as much as shuffles do from each other.
+        error = float(totals.std()) * math.sqrt(1.0 + 1.0 / shuffles)
+        return mean, 1.0 if error == 0.0 else float(stdtr(shuffles - 1, -float(totals.mean()) / error))
     error = float((weight**2 * (lost - mean) ** 2).sum().sqrt() / total)
     return mean, 1.0 if error == 0.0 else 0.5 * math.erfc(mean / error / math.sqrt(2.0))
 
@@ -143,7 +159,7 @@ class _Asker:
         rows = rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
         self.x, self.weight = x[rows].double(), weight[rows].double()
         self.y = y[rows].double() if y.is_floating_point() else y[rows]
-        self.shuffles = min(_SHUFFLES, effort)
+        self.shuffles = min(_SHUFFLES, 2 * effort)
         self._prepare(draws=1 if unseen is not None else min(_DRAWS, effort), noisy=unseen is None)
 
     def _noise(self, count: int, noisy: bool) -> Tensor:
@@ -190,13 +206,16 @@ class _Asker:
         old, mean_w, var_w = self.x[:, inputs], self.mean_w[:, inputs], self.var_w[:, inputs]
         return self._nll(self.mean + (new - old) @ mean_w.T, self.var + (new**2 - old**2) @ var_w.T)
 
-    def shuffled(self, inputs: Tensor) -> Tensor:
-        """Loss of every row by shuffling a column, averaged over shuffles."""
+    def shuffled(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of every row by shuffling a column, averaged over shuffles; and of all rows, by shuffle."""
         lost, own = torch.zeros(len(self.x), dtype=torch.float64), self.x[:, inputs]
-        for _ in range(self.shuffles):
+        totals = torch.zeros(self.shuffles, dtype=torch.float64)
+        for place in range(self.shuffles):
             order = torch.randperm(len(self.x), generator=self.random)
-            lost += self._changed(inputs, own[order]) - self.with_it
-        return lost / self.shuffles
+            each = self._changed(inputs, own[order]) - self.with_it
+            lost += each
+            totals[place] = (self.weight * each).sum()
+        return lost / self.shuffles, totals
 
     def averaged(self, inputs: Tensor) -> float:
         """Mean loss by setting a column to its average."""
