@@ -398,3 +398,21 @@ def test_networks_of_several_threads_are_those_of_their_seeds():
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(start, list(range(40)) * 5))
     assert all(torch.equal(alone[i % 40], found) for i, found in enumerate(together))
+
+
+@pytest.mark.parametrize("name", ["fc", "head"])
+def test_a_module_with_two_names_is_kept_under_both(name):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Linear(4, 4)
+            self.fc = nn.Linear(4, 4)
+            self.head = self.fc
+
+        def forward(self, x):
+            return self.head(self.fc(self.stem(x)))
+
+    made = convert(Shared(), keep=[name])
+    assert made.fc is made.head
+    assert type(made.fc) is nn.Linear
+    assert isinstance(made.stem, BayesianLayer)

@@ -136,7 +136,7 @@ def _check(module: Any, keep: Collection[str]) -> None:
         raise invalid("module", "convert", "an nn.Module", got, "Make one first." if made_first else "")
     if isinstance(keep, str):
         raise invalid("keep", "convert", "a list of names", repr(keep), f"Write keep=[{keep!r}].")
-    known = [name for name, _ in module.named_modules() if name]
+    known = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
     unknown = [name for name in keep if name not in known]
     if unknown:
         close = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
@@ -168,6 +168,8 @@ def convert(
             "instead, in which " + "; ".join(found) + ". Change these, or name them in keep=[...]."
         )
     result = copy.deepcopy(module)
+    # By what they are: a module with two names stays under both.
+    staying = {id(result.get_submodule(name)) for name in keep}
     for name in keep:
         setattr(result.get_submodule(name), KEPT, True)
     made: dict[int, BayesianLayer] = {}
@@ -175,7 +177,7 @@ def convert(
     def replace(parent: nn.Module, prefix: str) -> None:
         for name, child in list(parent._modules.items()):
             path = f"{prefix}{name}"
-            if child is None or path in keep:
+            if child is None or id(child) in staying:
                 continue
             if type(child) in (nn.Linear, nn.Conv1d, nn.Conv2d):
                 if id(child) not in made:

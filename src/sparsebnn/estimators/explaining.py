@@ -34,7 +34,10 @@ _BYTES = 1 << 27
 
 @dataclass(frozen=True)
 class Explanation:
-    """Contributions of columns to predictions; sums to the prediction before any softmax.
+    """Contributions of columns to predictions; with ``base`` they sum to the network's mean output.
+
+    That is the prediction of a regression, and for classes the mean of the logits (the mean of probabilities
+    has another logit), up to the noise of draws: ``explain`` has its own.
 
     ``contributions``, ``low`` and ``high`` are ``(rows, columns, outputs)``, ``base`` is ``(rows,
     outputs)``: means over draws, and the interval of the contribution over draws. For regression they
