@@ -25,7 +25,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import initialise
 from sparsebnn.training import Callback, CheckpointError, Interrupted
-from sparsebnn.training.session import Session
+from sparsebnn.training.session import Session, _digest
 from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
 
 NETWORK, DATA = make_network(family="flow"), make_data()
@@ -622,3 +622,11 @@ def test_half_precision_is_saved(tmp_path):
     network = sparsebnn.mlp([4, 5, 3], dtype=torch.bfloat16)
     fit(network, DATA, SHORT, folder=tmp_path)
     assert fit(network, DATA, SHORT, folder=tmp_path, resume=True).epoch == SHORT.epochs
+
+
+def test_values_of_any_layout_have_a_fingerprint():
+    """One number spread over an axis, none at all, one alone, half precision; by value, not by layout."""
+    one = torch.tensor([1.5])
+    for tensor in (one.expand(1), one.as_strided((1,), (0,)), one.expand(3), one[:0], one[0], one.bfloat16()):
+        assert _digest({"x": tensor}) == _digest({"x": tensor.clone(memory_format=torch.contiguous_format)})
+    assert _digest({"x": one}) != _digest({"x": one + 1})

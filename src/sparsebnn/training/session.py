@@ -46,7 +46,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         # As bytes: NumPy does not know every type of number.
-        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        numbers = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+        sha.update(numbers.view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()[:16]
 
 
