@@ -19,6 +19,7 @@ __all__ = [
     "check_probability",
     "check_finite",
     "check_rows",
+    "check_tensor",
 ]
 
 
@@ -85,6 +86,16 @@ def check_finite(value: Tensor, what: str, owner: str) -> Tensor:
         got = f"{int(bad.sum())} NaN or infinite values, the first at {first},"
         raise invalid(what, owner, "finite", got, "Impute or drop those rows first.")
     return value
+
+
+def check_tensor(values: Any, what: str, owner: str) -> Tensor:
+    """``values`` as a tensor: one already, or an array or list of numbers."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        advice = "Of a table pass its numbers (frame.to_numpy(float))."
+        got = f"a {type(values).__name__}"
+        raise invalid(what, owner, "a tensor or an array of numbers", got, advice) from error
 
 
 def check_rows(sizes: Sequence[tuple[str, int]], owner: str) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsebnn import counter
 from sparsebnn.allocation import keep_freed_memory
-from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, invalid
+from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, check_tensor, invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.layers import BayesianLayer
 from sparsebnn.networks import bayesian_layers, described
@@ -36,11 +36,7 @@ _PASSES: dict[str, type[Pass]] = {"local": LocalPass, "weights": WeightPass, "me
 
 def _checked(x: Any, n_draws: int, owner: str) -> Tensor:
     check_count(n_draws, "n_draws", owner)
-    if not isinstance(x, Tensor):
-        try:
-            x = torch.as_tensor(x)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise invalid("x", owner, "a tensor or an array of numbers", type(x).__name__) from error
+    x = check_tensor(x, "x", owner)
     if x.dim() < 2:
         raise invalid("x", owner, "of shape (rows, …)", f"shape {tuple(x.shape)}")
     check_rows([("x", x.shape[0])], owner)

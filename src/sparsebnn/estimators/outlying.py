@@ -56,8 +56,7 @@ def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
     order = np.argsort(known, kind="stable")
     share = np.cumsum(weight[order]) / weight.sum()
     low, high = (float(known[order][np.searchsorted(share, level)]) for level in _MIDDLE)
-    unit = float(np.abs(known).max()) or 1.0  # squares of very large numbers are no numbers
-    std = unit * math.sqrt(float(np.cov(known / unit, aweights=weight, ddof=0)))
+    std = middle_and_std(known, weight)[1]
     width = high - low
     if not 0.0 < width < _HIDDEN * std:
         return ()

@@ -9,22 +9,13 @@ import torch
 from torch import Tensor
 
 from sparsebnn import counter
-from sparsebnn.checks import check_finite, check_rows, invalid
+from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training.objective import Batch
 
 __all__ = ["Batches", "gather", "targets_of"]
 
 _ORDER = counter.stream_id("order")
-
-
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        advice = "Of a table pass its numbers (frame.to_numpy(float))."
-        got = f"a {type(values).__name__}"
-        raise invalid(what, "train", "a tensor or an array of numbers", got, advice) from error
 
 
 def targets_of(data: Any) -> Tensor:
@@ -34,7 +25,7 @@ def targets_of(data: Any) -> Tensor:
         raise invalid("data", "train", "(x, y) or (x, y, weight)", f"a {type(data).__name__}", advice)
     if len(data) not in (2, 3):
         raise invalid("data", "train", "(x, y) or (x, y, weight)", f"{len(data)} arrays")
-    return _tensor(data[1], "y")
+    return check_tensor(data[1], "y", "train")
 
 
 @dataclass(frozen=True)
@@ -61,13 +52,13 @@ class Batches:
     ) -> Batches:
         """Checked data: (x, y) or (x, y, weight)."""
         y = targets_of(data)
-        x = _tensor(data[0], "x")
+        x = check_tensor(data[0], "x", "train")
         if x.dim() < 2:
             raise invalid("x", "train", "of shape (rows, …)", f"shape {tuple(x.shape)}")
         sizes = [("x", x.shape[0]), ("y", y.shape[0] if y.dim() else 0)]
         weight = None
         if len(data) == 3:
-            weight = _tensor(data[2], "weight").to(dtype)
+            weight = check_tensor(data[2], "weight", "train").to(dtype)
             if weight.dim() != 1:
                 raise invalid(
                     "weight", "train", "a vector, one weight per row", f"shape {tuple(weight.shape)}"
