@@ -24,7 +24,7 @@ from sparsebnn.experiments import (
     watching,
 )
 from sparsebnn.experiments.cells import Job
-from sparsebnn.experiments.paper import LBBNN_LOGITS
+from sparsebnn.experiments.paper import LBBNN_LOGITS, cell
 from sparsebnn.initial import Uniform
 
 MEASURES = {
@@ -423,8 +423,8 @@ def test_the_commit_can_be_told_where_there_is_no_git(monkeypatch):
     assert provenance.commit_and_source() == ("abc", "SPARSEBNN_COMMIT")
 
 
-def _lbbnn_job(*words: str) -> Job:
-    argv = ["--methods", "lbbnn", "--datasets", "kmnist", *words]
+def _lbbnn_job(*words: str, dataset: str = "kmnist") -> Job:
+    argv = ["--methods", "lbbnn", "--datasets", dataset, *words]
     (job,) = cell_command.jobs("lenet", cell_command.table_options("table2", "", argv))
     return job
 
@@ -441,6 +441,17 @@ def test_the_schedule_of_lbbnn_can_be_given():
     rates = [own.settings.rate(group, epoch) for epoch in (0, 249) for group in ("mean", "inclusion_logit")]
     assert rates[:3] == [1e-4, 2e-4, 1e-4]
     assert rates[3] < 1e-4
+
+
+def test_a_data_set_may_have_a_schedule_of_its_own():
+    """FMNIST's LeNet-5 has; told to take KMNIST's, it is KMNIST's cell."""
+    table = LBBNN_LOGITS["lenet"]
+    usual = ["--lbbnn-rate", str(table.rate), "--no-lbbnn-steady"]
+    usual += ["--lbbnn-start", str(table.start.low), str(table.start.high)]
+    own, told = _lbbnn_job(dataset="fmnist"), _lbbnn_job(*usual, dataset="fmnist")
+    assert own.cell == cell("lenet", "lbbnn", "fmnist") != told.cell
+    assert told.cell == _lbbnn_job().cell
+    assert own.cell.settings.rate("mean", 249) == 1e-4 > told.cell.settings.rate("mean", 249)
 
 
 def test_an_upside_down_start_is_refused():

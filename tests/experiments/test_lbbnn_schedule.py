@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from sparsebnn.experiments import lbbnn_schedule, paper
 from sparsebnn.experiments.classification import quick_cell
 from sparsebnn.experiments.paper import Logits
 from sparsebnn.initial import Uniform
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_held_out_rows_are_the_last_training_rows():
@@ -73,6 +76,21 @@ def test_the_tables_take_the_chosen_schedule():
         cell = paper.cell(architecture, "lbbnn")
         assert cell.initial.inclusion_logit == cell.dense_initial.inclusion_logit == logits.start
         assert cell.settings.rate("inclusion_logit", 0) == logits.rate
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dataset"), [("fc", "kmnist"), ("lenet", "kmnist"), ("lenet", "fmnist")]
+)
+def test_the_tables_schedule_is_the_one_the_validation_rows_chose(architecture, dataset):
+    """The rule over all candidates of the result files, steady ones too."""
+    rows = []
+    for path in (ROOT / "results" / "lbbnn_schedule").glob(f"{dataset}-{architecture}*.json"):
+        content = json.loads(path.read_text())
+        rows += [{**row, "steady": bool(content["spec"].get("steady"))} for row in content["rows"]]
+    best = rows[lbbnn_schedule.choose(rows, content["most_density"])]
+    logits = paper.logits_of(architecture, dataset)
+    assert [logits.start.low, logits.start.high] == best["start"]
+    assert (logits.rate, logits.steady) == (best["rate"], best["steady"])
 
 
 def test_the_command_writes_its_file(tmp_path, capsys):

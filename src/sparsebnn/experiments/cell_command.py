@@ -15,7 +15,7 @@ from pathlib import Path
 from sparsebnn.checks import invalid
 from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.classification import DATASETS, METHODS, Runner, quick_cell
-from sparsebnn.experiments.paper import LBBNN_LOGITS, Cell, Logits, cell, steady, with_logits
+from sparsebnn.experiments.paper import Logits, cell, logits_of, with_logits
 from sparsebnn.experiments.program import count
 from sparsebnn.initial import Uniform
 
@@ -106,23 +106,21 @@ def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def _as_asked(made: Cell, given: argparse.Namespace) -> Cell:
-    """LBBNN's cell with the start, rate and steadiness the command names instead of the table's."""
-    if given.lbbnn_start or given.lbbnn_rate:
-        table = LBBNN_LOGITS[made.architecture]
-        low, high = given.lbbnn_start or (table.start.low, table.start.high)
-        if low > high:
-            raise invalid("lbbnn_start", "the table", "two numbers, the lower first", (low, high))
-        start = Uniform(low, high)
-        made = with_logits(made, Logits(start, given.lbbnn_rate or table.rate))
-    return steady(made) if given.lbbnn_steady else made
-
-
 def _schedule_words(given: argparse.Namespace) -> list[str]:
     """What the command says of LBBNN's schedule, to be said again."""
     words = ["--lbbnn-start", *(f"{end:g}" for end in given.lbbnn_start)] if given.lbbnn_start else []
     words += ["--lbbnn-rate", f"{given.lbbnn_rate:g}"] if given.lbbnn_rate else []
-    return words + (["--lbbnn-steady"] if given.lbbnn_steady else [])
+    steady = {None: [], True: ["--lbbnn-steady"], False: ["--no-lbbnn-steady"]}
+    return words + steady[given.lbbnn_steady]
+
+
+def _asked_logits(table: Logits, given: argparse.Namespace) -> Logits:
+    """LBBNN's schedule as the command has it: what it does not name is the table's."""
+    low, high = given.lbbnn_start or (table.start.low, table.start.high)
+    if low > high:
+        raise invalid("lbbnn_start", "the table", "two numbers, the lower first", (low, high))
+    steady = table.steady if given.lbbnn_steady is None else given.lbbnn_steady
+    return Logits(Uniform(low, high), given.lbbnn_rate or table.rate, steady)
 
 
 def jobs(architecture: str, given: argparse.Namespace) -> list[Job]:
@@ -130,8 +128,12 @@ def jobs(architecture: str, given: argparse.Namespace) -> list[Job]:
     made = []
     for dataset in given.datasets:
         for method in given.methods:
-            one = quick_cell(architecture, method) if given.quick else cell(architecture, method)
-            one = _as_asked(one, given) if method == "lbbnn" else one
+            quick = quick_cell(architecture, method) if given.quick else None
+            one = quick or cell(architecture, method, dataset)
+            if method == "lbbnn" and _schedule_words(given):
+                # From the cell whose rates fall: that they stay can be asked of it, not taken from it.
+                asked = _asked_logits(logits_of(architecture, dataset), given)
+                one = with_logits(quick or cell(architecture, method), asked)
             one = one.for_epochs(given.epochs) if given.epochs else one
             made.append(Job(f"{dataset}-{method}", dataset, one, given.draws))
     return made
@@ -145,7 +147,8 @@ def table_options(study: str, claim: str, argv: Sequence[str] | None) -> argpars
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some methods")
     add("--lbbnn-rate", type=float, help="of LBBNN's inclusion logits, instead of the table's")
     add("--lbbnn-start", type=float, nargs=2, metavar=("LOW", "HIGH"), help="where these logits start")
-    add("--lbbnn-steady", action="store_true", help="LBBNN's other rates stay as they are, as published")
+    steady = "LBBNN's other rates stay as they are, as published"
+    add("--lbbnn-steady", action=argparse.BooleanOptionalAction, default=None, help=steady)
     given = complete(parser.parse_args(argv))
     given.datasets = given.datasets or (["digits"] if given.quick else list(DATASETS))
     return given

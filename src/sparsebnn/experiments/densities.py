@@ -220,7 +220,7 @@ def _along(above: Any, below: Any, cells: dict[str, Result], architecture: str) 
     dataset = max(DATASETS, key=lambda d: counts[d])
     above.set_title(f"{dataset.upper()}, {title}" if counts[dataset] else f"{title}: no results yet")
     for number, method in enumerate(METHODS):
-        made, colour = cell(architecture, method), COLOURS[number]
+        made, colour = cell(architecture, method, dataset), COLOURS[number]
         epochs = range(0, made.settings.epochs + 1, 5)
         start = made.initial.inclusion_logit
         assert isinstance(start, Uniform)

@@ -222,6 +222,7 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
     if given.rates or given.sparse_rates:
         wide = [Logits(WIDE_STARTS[given.architecture], rate) for rate in given.rates or ()]
         candidates = (*wide, *(Logits(_SPARSE, rate) for rate in given.sparse_rates or ()))
+    candidates = tuple(replace(one, steady=given.steady) for one in candidates)
     template, most = cell(given.architecture, "lbbnn"), 1.0
     held_out, draws = _HELD_OUT, 20
     if given.quick:
