@@ -489,6 +489,18 @@ def test_tables_and_picture_say_what_the_files_say(folder):
     assert (folder / "docs" / "images" / "frontier.png").stat().st_size > 10_000
 
 
+def test_methods_are_compared_before_sharpness_is_corrected(tmp_path):
+    """A cell that was corrected and one that was not: the difference is that of the plain figures."""
+    common = {"accuracy_average": 0.9, "accuracy_median": 0.9, "nll_median": 0.3, "nll_average": 0.2}
+    corrected = {**common, "nll_average": 0.1, "nll_average_plain": 0.5}
+    folder = tmp_path / "frontier"
+    folder.mkdir()
+    for method, row in (("lrt", corrected), ("flow", common)):
+        (folder / f"digits-fc-{method}.json").write_text(json.dumps({"replicates": [row, row]}))
+    line = next(line for line in frontier_report.pair_table(tmp_path).splitlines() if "digits" in line)
+    assert "−0.3000 (−0.3000 to −0.3000) | +0.0000" in line
+
+
 def test_a_report_of_nothing(tmp_path):
     text = frontier_report.markdown(tmp_path)
     assert "No final cells yet." in text
