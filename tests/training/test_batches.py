@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsebnn import counter
+from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical, Gaussian
 from sparsebnn.training.batches import Batches, gather
 
@@ -80,3 +81,61 @@ def test_targets_take_the_type_of_the_network():
 def test_numpy_arrays_are_taken(rows):
     x, y = torch.zeros(rows, 2).numpy(), torch.zeros(rows, dtype=torch.int64).numpy()
     assert Batches.of((x, y), Categorical(3), 100, CPU, torch.float32).size == rows
+
+
+# --- moved images -----------------------------------------------------------------------------------
+
+
+def images(rows=6, channels=2, height=5, width=4, dtype=torch.uint8):
+    x = torch.arange(1, rows * channels * height * width + 1).reshape(rows, channels, height, width).to(dtype)
+    return Batches.of((x, torch.arange(rows) % 3), Categorical(3), 3, CPU, torch.float64)
+
+
+def moved_by_hand(image, down, right):
+    """Framed by zeros, then cut out again elsewhere."""
+    _, height, width = image.shape
+    framed = torch.nn.functional.pad(image, (9, 9, 9, 9))
+    return framed[:, 9 - down : 9 - down + height, 9 - right : 9 - right + width]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
+@pytest.mark.parametrize("most", [1, 3])
+def test_images_are_moved_and_zeros_come_in(dtype, most):
+    made, seeds = images(dtype=dtype), counter.seed_tensor([3, 8])
+    order, shifts = made.order(seeds, 0, True), made.shifts(seeds, 0, most)
+    batch = gather(made.tensors(), order, torch.ones(6, dtype=torch.float64), shifts)
+    assert batch.x.shape == (2, 6, 2, 5, 4)
+    for k in range(2):
+        for place, row in enumerate(order[k].tolist()):
+            wanted = moved_by_hand(made.x[row], *shifts[k, place].tolist())
+            wanted = wanted.double() / (255.0 if dtype == torch.uint8 else 1.0)
+            assert torch.equal(batch.x[k, place], wanted)
+    one = gather(made.tensors(), order[0], torch.ones(6, dtype=torch.float64), shifts[0])
+    assert torch.equal(one.x, batch.x[0])
+
+
+def test_shifts_depend_on_seed_and_epoch_alone():
+    made = images(rows=3000)
+    many = made.shifts(counter.seed_tensor([5, 7]), 2, 2)
+    alone = made.shifts(counter.seed_tensor([7]), 2, 2)
+    assert torch.equal(many[1], alone[0])
+    assert not torch.equal(many[0], many[1])
+    assert not torch.equal(alone, made.shifts(counter.seed_tensor([7]), 3, 2))
+    pairs = (many + 2) @ torch.tensor([5, 1])
+    seen = torch.bincount(pairs.flatten(), minlength=25).double()
+    expected = pairs.numel() / 25
+    # Chi-square of 24 degrees of freedom: 60 is beyond one in ten thousand.
+    assert float(((seen - expected) ** 2 / expected).sum()) < 60.0
+
+
+@pytest.mark.parametrize("most", [4, 7])
+def test_images_stay_in_sight(most):
+    with pytest.raises(InvalidInput, match="'shift' of Settings must be 0, or less than the sides"):
+        images().check_shift(most)
+    images().check_shift(3)
+
+
+def test_only_images_can_be_moved():
+    with pytest.raises(InvalidInput, match=r"Flatten\(\) first"):
+        batches().check_shift(1)
+    batches().check_shift(0)

@@ -5,6 +5,7 @@ import math
 import re
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,6 +62,38 @@ def check_fast_step(kind, family, dtype, replicates):
 @pytest.mark.usefixtures("recorded")
 def test_the_recorded_step_is_the_eager_one(family, dtype):
     check_fast_step("mlp", family, dtype, replicates=3)
+
+
+MOVED = replace(SHORT, shift=2)
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_moves_images_as_the_eager_one():
+    network, data = make_network("conv"), make_data("conv")
+    eager, fast = (fit(network, data, MOVED, replicates=2, mode=mode) for mode in ("eager", "compiled"))
+    assert fast.mode == "compiled"
+    assert distance(parameters(fast), parameters(eager)) <= 1e-10
+    alone = fit(network, data, MOVED, replicates=[1])
+    assert distance(parameters(eager, 1), parameters(alone, 0)) <= 1e-10
+
+
+def test_an_epoch_of_moved_images_is_one_of_images_moved_beforehand():
+    """Rows in their order, moved by the shifts of that epoch; without ``shift`` they are seen as they are."""
+    network, (x, y) = make_network("conv"), make_data("conv")
+    once = replace(MOVED, epochs=1, shuffle=False)
+    ours = fit(network, (x, y), once, replicates=[4])
+    shifts = ours.batches.shifts(ours.replicas.seed_tensor, 0, 2)[0, : len(x)]
+    framed = nn.functional.pad(x, (2, 2, 2, 2))
+    moved = [one[:, 2 - d : 8 - d, 2 - r : 8 - r] for one, (d, r) in zip(framed, shifts.tolist())]
+    other = fit(network, (torch.stack(moved), y), replace(once, shift=0), replicates=[4])
+    assert same(parameters(ours), parameters(other))
+    unmoved = fit(network, (x, y), replace(once, shift=0), replicates=[4])
+    assert not same(parameters(ours), parameters(unmoved))
+
+
+def test_flat_rows_are_not_moved():
+    with pytest.raises(InvalidInput, match="'shift' of Settings"):
+        fit(make_network(), make_data(), MOVED)
 
 
 @pytest.mark.usefixtures("recorded")

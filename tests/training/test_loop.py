@@ -101,6 +101,18 @@ def test_a_single_replicate_resumes_exactly(tmp_path, family):
     assert same(dict(run.network.state_dict()), dict(straight.network.state_dict()))
 
 
+def test_moved_images_are_moved_alike_after_resuming(tmp_path):
+    network, data = make_network("conv"), make_data("conv")
+    moved, stop = dataclasses.replace(SHORT, shift=1), Stop("on_checkpoint", 4)
+    straight = fit(network, data, moved)
+    with pytest.raises(Halt):
+        fit(network, data, moved, folder=tmp_path, checkpoint_seconds=0.0, callbacks=[stop])
+    with pytest.raises(CheckpointError, match="settings differ"):
+        fit(network, data, SHORT, folder=tmp_path, resume=True)
+    run = fit(network, data, moved, folder=tmp_path, resume=True)
+    assert same(parameters(run), parameters(straight))
+
+
 def test_a_finished_run_resumes_to_itself(tmp_path, whole):
     fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
     run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)

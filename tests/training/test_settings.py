@@ -114,3 +114,9 @@ def test_schedules_by_name():
     for name, kind in (("constant", Constant()), ("cosine", Cosine())):
         named, given = Settings(epochs=9, schedule=name), Settings(epochs=9, schedule=kind)
         assert [named.rate("", e) for e in range(9)] == [given.rate("", e) for e in range(9)]
+
+
+@pytest.mark.parametrize("shift", [-1, 1.5, True])
+def test_shifts_are_numbers_of_pixels(shift):
+    with pytest.raises(InvalidInput, match="'shift' of Settings must be a number of pixels"):
+        Settings(shift=shift)

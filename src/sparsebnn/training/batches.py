@@ -15,7 +15,7 @@ from sparsebnn.training.objective import Batch
 
 __all__ = ["Batches", "gather", "targets_of"]
 
-_ORDER = counter.stream_id("order")
+_ORDER, _SHIFT = counter.stream_id("order"), counter.stream_id("shift")
 
 
 def targets_of(data: Any) -> Tensor:
@@ -95,6 +95,20 @@ class Batches:
         short = self.per_epoch * self.size - self.rows
         return torch.cat([order, order[:, :1].expand(-1, short)], dim=1).contiguous()
 
+    def check_shift(self, most: int) -> None:
+        """Only images can be moved, and not out of sight."""
+        sides = tuple(self.x.shape[2:]) if self.x.dim() == 4 else ()
+        if most and (not sides or most >= min(sides)):
+            expected = "0, or less than the sides of images of shape (rows, channels, height, width)"
+            advice = "For a network of flat rows put nn.Flatten() first and pass images."
+            raise invalid("shift", "Settings", expected, f"{most} for x of {tuple(self.x.shape)}", advice)
+
+    def shifts(self, seeds: Tensor, epoch: int, most: int) -> Tensor:
+        """``(K, per_epoch · size, 2)``: by how much each image of an epoch is moved down and to the right."""
+        count = self.per_epoch * self.size
+        drawn = counter.integers(seeds, _SHIFT, epoch, 2 * count, 2 * most + 1) - most
+        return drawn.reshape(len(seeds), count, 2)
+
     def masks(self, dtype: torch.dtype) -> Tensor:
         """``(per_epoch, size)``: 1 for a real row, 0 for a filled-up one."""
         real = torch.arange(self.per_epoch * self.size, device=self.x.device) < self.rows
@@ -106,10 +120,31 @@ class Batches:
         return held if self.weight is None else {**held, "weight": self.weight}
 
 
-def gather(data: dict[str, Tensor], index: Tensor, mask: Tensor) -> Batch:
-    """The batch of these row numbers, ``(size,)`` or ``(K, size)``, with the mask of the batch."""
-    x = data["x"][index]
+def gather(data: dict[str, Tensor], index: Tensor, mask: Tensor, shifts: Tensor | None = None) -> Batch:
+    """The batch of these row numbers, ``(size,)`` or ``(K, size)``, with the mask of the batch.
+
+    ``shifts``, ``(…, size, 2)``, moves each image down and to the right.
+    """
+    x = data["x"][index] if shifts is None else _moved(data["x"], index, shifts)
     if x.dtype == torch.uint8:
         x = x.to(mask.dtype) / 255.0
     weight = mask * data["weight"][index] if "weight" in data else mask
     return Batch(x, data["y"][index], weight.expand(index.shape), mask.sum())
+
+
+def _moved(images: Tensor, index: Tensor, shifts: Tensor) -> Tensor:
+    """Images of ``(rows, channels, height, width)``, chosen and moved in one gather; 0 comes in."""
+    channels, height, width = images.shape[1:]
+    # Where a pixel comes from: (…, size, height) and (…, size, width).
+    down, right = (
+        torch.arange(side, device=images.device) - shifts[..., axis, None]
+        for axis, side in enumerate((height, width))
+    )
+    inside = ((down >= 0) & (down < height))[..., :, None] & ((right >= 0) & (right < width))[..., None, :]
+    found = images[
+        index[..., None, None, None],
+        torch.arange(channels, device=images.device)[:, None, None],
+        down.clamp(0, height - 1)[..., None, :, None],
+        right.clamp(0, width - 1)[..., None, None, :],
+    ]
+    return torch.where(inside.unsqueeze(-3), found, torch.zeros_like(found))

@@ -52,6 +52,7 @@ class Engine:
     ) -> None:
         self.replicas, self.batches, self.settings = replicas, batches, settings
         settings.check_endings(replicas.trained)
+        batches.check_shift(settings.shift)
         self.groups = sorted({settings.group_of(name) for name in replicas.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
         self.device = batches.x.device
@@ -82,8 +83,11 @@ class Engine:
         def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
+        each = k, batches.per_epoch * batches.size
+        moves = {"shifts": zeros(*each, 2, dtype=torch.int64)} if self.settings.shift else {}
         return {
-            "order": zeros(k, batches.per_epoch * batches.size, dtype=torch.int64),
+            **moves,
+            "order": zeros(*each, dtype=torch.int64),
             "masks": batches.masks(dtype),
             "offsets": torch.arange(batches.size, device=device),
             "position": zeros(dtype=torch.int64),
@@ -127,10 +131,12 @@ class Engine:
     def _batch(self, state: State) -> Batch:
         """The current batch of every replicate, ``(K, size, …)``."""
         loop = state["loop"]
-        index = loop["order"].index_select(1, loop["position"] * self.batches.size + loop["offsets"])
+        places = loop["position"] * self.batches.size + loop["offsets"]
+        index = loop["order"].index_select(1, places)
+        shifts = loop["shifts"].index_select(1, places) if "shifts" in loop else None
         # Indexing by a number on the device would send it to the host; selecting does not.
         mask = loop["masks"].index_select(0, loop["position"].unsqueeze(0)).squeeze(0)
-        return gather(state["data"], index, mask)
+        return gather(state["data"], index, mask, shifts)
 
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
         return self.replicas.noise(state["random"]["seeds"], state["loop"]["step"])
@@ -233,6 +239,8 @@ class Engine:
             self._steer(epoch)
         order = self.batches.order(self.replicas.seed_tensor, epoch, self.settings.shuffle)
         self["order"].copy_(order)
+        if self.settings.shift:
+            self["shifts"].copy_(self.batches.shifts(self.replicas.seed_tensor, epoch, self.settings.shift))
         one = torch.ones(len(self.replicas), dtype=torch.float64)
         rates = []
         for group in self.groups:

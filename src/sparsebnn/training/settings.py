@@ -35,6 +35,9 @@ class Settings:
     the last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or
     those with an inclusion probability above one half) and only the posterior of what is left is trained.
 
+    ``shift`` moves every image by up to so many pixels up or down, and left or right, anew in every epoch;
+    0 comes in at the sides.
+
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
     """
@@ -50,6 +53,7 @@ class Settings:
     shuffle: bool = True
     target_density: float | tuple[float, ...] | None = None
     refit: float = 0.0
+    shift: int = 0
 
     def __post_init__(self) -> None:
         check_count(self.epochs, "epochs", "Settings")
@@ -70,6 +74,8 @@ class Settings:
                 raise invalid("target_density", "Settings", "a share of the weights, up to 1", target)
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
+            raise invalid("shift", "Settings", "a number of pixels, 0 or more", self.shift)
 
     @property
     def targets(self) -> tuple[float, ...]:
