@@ -1,4 +1,4 @@
-"""calibration.py: one number that corrects how sure predictions are."""
+"""calibration.py: two numbers that correct how sure predictions are."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 
 from sparsebnn import metrics
-from sparsebnn.calibration import sharpened, sharpness
+from sparsebnn.calibration import Correction, correction
 from sparsebnn.checks import InvalidInput
 
 
@@ -20,61 +20,106 @@ def rows(seed: int, count: int = 400, classes: int = 4) -> tuple[torch.Tensor, t
     return probs, torch.multinomial(probs, 1, generator=random)[:, 0]
 
 
+def mislabelled(labels: torch.Tensor, share: float, classes: int = 4) -> torch.Tensor:
+    """A share of the labels replaced by any of the classes."""
+    random = torch.Generator().manual_seed(7)
+    anyone = torch.randint(classes, labels.shape, generator=random)
+    return torch.where(torch.rand(labels.shape, generator=random) < share, anyone, labels)
+
+
 @pytest.mark.parametrize("power", [0.3, 1.0, 2.5])
-def test_it_minimises_the_nll(power):
-    """Oracle: SciPy's scalar minimiser on the NLL, written with NumPy."""
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_it_minimises_the_nll(power, share):
+    """Oracle: SciPy's minimiser of both numbers at once, on the NLL in NumPy, from several starts."""
     probs, labels = rows(1)
-    given = sharpened(probs, power)
+    y = mislabelled(labels, share).numpy()
+    given = Correction(power)(probs)
 
-    def loss(log_s: float) -> float:
-        p = given.numpy() ** np.exp(log_s)
+    def loss(at: np.ndarray) -> float:
+        p = given.numpy() ** np.exp(at[0])
         p = p / p.sum(1, keepdims=True)
-        return float(-np.log(p[np.arange(len(p)), labels.numpy()]).mean())
+        return float(-np.log((1.0 - at[1]) * p[np.arange(len(p)), y] + at[1] / 4).mean())
 
-    wanted = np.exp(minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-9}).x)
-    assert sharpness(given, labels) == pytest.approx(wanted, rel=1e-5)
+    starts = [(s, e) for s in (-1.0, 0.0, 1.0) for e in (0.01, 0.2)]
+    bounds = [(-4.0, 4.0), (0.0, 0.999)]
+    wanted = min(minimize(loss, start, bounds=bounds, tol=1e-12).fun for start in starts)
+    found = correction(given, torch.from_numpy(y))
+    assert loss(np.array([np.log(found.sharpness), found.doubt])) == pytest.approx(wanted, abs=1e-8)
+    assert metrics.nll(found(given), torch.from_numpy(y)) == pytest.approx(wanted, abs=1e-8)
 
 
 def test_it_undoes_a_power():
     """Labels drawn from p: whatever power p was taken to, its inverse comes back, but for chance."""
     probs, labels = rows(2, count=20_000)
     log_p = torch.log(probs)
-    # The information of s at s = 1: the variance of log p under p.
+    # What the rows tell of s at s = 1: the variance of log p under p; doubt shares that with it.
     information = ((probs * log_p**2).sum(-1) - (probs * log_p).sum(-1) ** 2).sum()
     error = float(information) ** -0.5
     for power in (0.5, 1.0, 3.0):
-        assert abs(power * sharpness(sharpened(probs, power), labels) - 1.0) < 4.0 * error
+        found = correction(Correction(power)(probs), labels)
+        assert abs(power * found.sharpness - 1.0) < 6.0 * error
+        assert found.doubt < 0.01
+
+
+def test_it_finds_labels_that_are_anybodys_guess():
+    """A tenth of the labels replaced: that share comes back, but for chance, and the sharpness stays."""
+    probs, labels = rows(2, count=20_000)
+    found = correction(probs, mislabelled(labels, 0.1))
+    assert found.doubt == pytest.approx(0.1, abs=0.015)
+    assert found.sharpness == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_few_confident_errors_do_not_decide_for_all():
+    """One row in a hundred is wrong at 1 − 1e-9, the others are calibrated and stay so."""
+    probs, labels = rows(4, count=10_000)
+    certain = torch.full((100, 4), 1e-9 / 3, dtype=torch.float64)
+    certain[:, 0] = 1.0 - 1e-9
+    given = torch.cat([probs, certain])
+    y = torch.cat([labels, torch.ones(100, dtype=torch.long)])
+    found = correction(given, y)
+    assert metrics.calibration_error(found(probs), labels) < 0.02
+    assert found.sharpness > 0.8
 
 
 def test_too_sure_predictions_are_corrected():
     probs, labels = rows(3, count=5_000)
-    sure = sharpened(probs, 3.0)
-    mended = sharpened(sure, sharpness(sure, labels))
+    sure = Correction(3.0)(probs)
+    mended = correction(sure, labels)(sure)
     assert metrics.nll(mended, labels) < metrics.nll(sure, labels) - 0.05
     assert metrics.calibration_error(mended, labels) < 0.3 * metrics.calibration_error(sure, labels)
     assert torch.equal(mended.argmax(-1), sure.argmax(-1))
 
 
-@given(st.floats(0.05, 10.0), st.integers(2, 6), st.integers(0, 10_000))
-def test_sharpened_probabilities_are_probabilities_in_the_same_order(s, classes, seed):
+@given(st.floats(0.05, 10.0), st.floats(0.0, 0.9), st.integers(2, 6), st.integers(0, 10_000))
+def test_corrected_probabilities_are_probabilities_in_the_same_order(s, doubt, classes, seed):
     random = torch.Generator().manual_seed(seed)
     probs = torch.softmax(torch.randn(5, classes, generator=random), -1)
-    found = sharpened(probs, s)
+    found = Correction(s, doubt)(probs)
     assert found.dtype == probs.dtype
     assert torch.allclose(found.sum(-1), torch.ones(5), atol=1e-6)
     assert bool((found.gather(-1, probs.argsort(-1)).diff(dim=-1) >= 0.0).all())
 
 
+def test_nothing_to_correct_is_left_alone():
+    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64)
+    assert torch.allclose(Correction()(probs), probs)
+
+
 def test_certain_and_wrong_stays_finite():
     probs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    found = sharpness(probs, torch.tensor([0, 0, 1]))
-    assert sharpened(probs, found)[0, 0] == pytest.approx(2 / 3, abs=1e-3)
+    found = correction(probs, torch.tensor([0, 0, 1]))
+    assert found(probs)[0, 0] == pytest.approx(2 / 3, abs=1e-3)
     # Always right: as sure as is allowed.
-    assert sharpness(torch.tensor([[0.9, 0.1]] * 3), torch.tensor([0, 0, 0])) == pytest.approx(64.0)
+    right = torch.tensor([[0.9, 0.1]] * 3)
+    always = correction(right, torch.tensor([0, 0, 0]))
+    assert always.doubt == 0.0
+    assert always(right)[0, 0] == 1.0
 
 
 def test_messages():
-    with pytest.raises(InvalidInput, match="The 's' of sharpened must be greater than 0"):
-        sharpened(torch.tensor([[0.5, 0.5]]), 0.0)
+    with pytest.raises(InvalidInput, match="The 'sharpness' of Correction must be greater than 0"):
+        Correction(0.0)
+    with pytest.raises(InvalidInput, match="The 'doubt' of Correction must be a share"):
+        Correction(doubt=1.0)
     with pytest.raises(InvalidInput, match="labels"):
-        sharpness(torch.tensor([[0.5, 0.5]]), torch.tensor([2]))
+        correction(torch.tensor([[0.5, 0.5]]), torch.tensor([2]))

@@ -1,13 +1,19 @@
-r"""How sure predictions are, corrected by one number that rows held out from training choose.
+r"""How sure predictions are, corrected by two numbers that rows held out from training choose.
 
-.. math:: q_c \propto p_c^{\,s}
+.. math:: q_c = (1 - \varepsilon)\, \frac{p_c^{\,s}}{\sum_d p_d^{\,s}} + \frac{\varepsilon}{C}
 
-s < 1 makes all predictions less sure, s > 1 surer; no label changes. It is the inverse of what is called
-temperature scaling, for probabilities that are already averaged over draws. A network is usually surer of
-rows it was trained on, so s must come from others.
+The sharpness s < 1 makes all predictions less sure, s > 1 surer (it is the inverse of what is called
+temperature scaling, for probabilities that are already averaged over draws). The doubt ε is the share of rows
+that are not what they seem: without it a few confident errors would decide s for all the others. The order of
+the classes stays, so no label changes. A network is usually surer of rows it was trained on, so both must
+come from others, and from averages over as many draws as are to be corrected.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,49 +21,100 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.metrics import checked
 
-__all__ = ["sharpened", "sharpness"]
+__all__ = ["Correction", "correction"]
 
-_LEAST, _MOST, _HALVINGS = 1 / 64, 64.0, 60
+_LEAST, _MOST, _GRID = 1 / 64, 64.0, 49
+_TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 50, 1e-9
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-def sharpened(probs: Tensor, s: float) -> Tensor:
-    """Probabilities to the power of s, scaled to sum to one again.
+@dataclass(frozen=True)
+class Correction:
+    """Sharpness and doubt; called with probabilities, it corrects them.
 
-    >>> sharpened(torch.tensor([[0.8, 0.2]]), 0.5).round(decimals=3)
+    >>> Correction(sharpness=0.5)(torch.tensor([[0.8, 0.2]])).round(decimals=3)
     tensor([[0.6670, 0.3330]])
+    >>> Correction(doubt=0.1)(torch.tensor([[1.0, 0.0]])).round(decimals=3)
+    tensor([[0.9500, 0.0500]])
     """
-    if not 0.0 < s < float("inf"):
-        raise invalid("s", "sharpened", "greater than 0", s)
-    p = torch.as_tensor(probs)
-    return torch.softmax(s * _log(p), -1).to(p.dtype)
+
+    sharpness: float = 1.0
+    doubt: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.sharpness < float("inf"):
+            raise invalid("sharpness", "Correction", "greater than 0", self.sharpness)
+        if not 0.0 <= self.doubt < 1.0:
+            raise invalid("doubt", "Correction", "a share of the rows, from 0 to less than 1", self.doubt)
+
+    def __call__(self, probs: Tensor) -> Tensor:
+        p = torch.as_tensor(probs)
+        sharp = torch.softmax(self.sharpness * _log(p), -1)
+        return ((1.0 - self.doubt) * sharp + self.doubt / p.shape[-1]).to(p.dtype)
 
 
-def sharpness(probs: Tensor, labels: Tensor) -> float:
-    r"""The s at which labels of held-out rows are likeliest.
+def correction(probs: Tensor, labels: Tensor) -> Correction:
+    """The correction under which labels of held-out rows are likeliest; the sharpness from 1/64 to 64.
 
-    The log likelihood is concave in s, with the derivative
-
-    .. math:: \sum_i \Big(\log p_{i y_i} - \sum_c q_{ic} \log p_{ic}\Big),
-
-    which falls; its zero is found by bisection, between 1/64 and 64.
+    For a given sharpness the log likelihood is concave in the doubt, and its maximum is found by bisection.
+    What is left is a function of the sharpness alone, minimised on a grid and then by golden section. Where
+    doubt gains nothing there is none.
 
     >>> p = torch.tensor([[0.99, 0.01]] * 10)
     >>> labels = torch.tensor([0] * 8 + [1] * 2)  # right in eight of ten: far too sure
-    >>> bool(abs(sharpened(p, sharpness(p, labels))[0, 0] - 0.8) < 1e-6)
+    >>> bool(abs(correction(p, labels)(p)[0, 0] - 0.8) < 1e-6)
     True
     """
-    p, y = checked(probs, labels, "sharpness")
-    log_p = _log(p)
-    of_labels = log_p.gather(1, y[:, None]).sum()
+    p, y = checked(probs, labels, "correction")
+    log_p, classes = _log(p), p.shape[-1]
 
-    def slope(s: float) -> float:
-        return float(of_labels - (torch.softmax(s * log_p, -1) * log_p).sum())
+    def of_labels(log_s: float) -> Tensor:
+        return torch.softmax(math.exp(log_s) * log_p, -1).gather(1, y[:, None])[:, 0]
 
-    low, high = _LEAST, _MOST
+    def loss(log_s: float, doubt: float | None = None) -> float:
+        own = of_labels(log_s)
+        doubt = _doubt(own, classes) if doubt is None else doubt
+        return -float(torch.log((1.0 - doubt) * own + doubt / classes).mean())
+
+    low, high = math.log(_LEAST), math.log(_MOST)
+    plain = _golden(lambda log_s: loss(log_s, 0.0), low, high)
+    grid = [low + (high - low) * i / (_GRID - 1) for i in range(_GRID)]
+    losses = [loss(log_s) for log_s in grid]
+    best = losses.index(min(losses))
+    log_s = _golden(loss, grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)])
+    if loss(plain, 0.0) <= loss(log_s) + _NOTHING:
+        return Correction(math.exp(plain))
+    return Correction(math.exp(log_s), _doubt(of_labels(log_s), classes))
+
+
+def _doubt(own: Tensor, classes: int) -> float:
+    """The likeliest share of rows whose labels are anybody's guess, given the others' probabilities."""
+    gain = 1.0 / classes - own
+
+    def slope(doubt: float) -> float:
+        return float((gain / (own + doubt * gain)).sum())
+
+    low, high = 0.0, 1.0 - 1e-9
+    if slope(low) <= 0.0:
+        return 0.0
     for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) >= 0.0 else (low, middle)
-    return (low * high) ** 0.5
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
+    """The lowest point of a function that falls and then rises."""
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    found = [loss(inner[0]), loss(inner[1])]
+    while high - low > _TOLERANCE:
+        if found[0] <= found[1]:
+            high, inner = inner[1], [inner[1] - _GOLDEN * (inner[1] - low), inner[0]]
+            found = [loss(inner[0]), found[0]]
+        else:
+            low, inner = inner[0], [inner[1], inner[0] + _GOLDEN * (high - inner[0])]
+            found = [found[1], loss(inner[1])]
+    return 0.5 * (low + high)
 
 
 def _log(p: Tensor) -> Tensor:

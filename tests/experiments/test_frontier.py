@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from sparsebnn import metrics
+from sparsebnn.calibration import Correction
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
 from sparsebnn.experiments import (
@@ -157,7 +158,7 @@ def test_a_choice_that_cannot_be_added_to(folder, tmp_path, monkeypatch):
     left = frontier_tried.part_file(given, 0, "digits", "fc", "lrt")
     left.parent.mkdir()
     left.write_text(json.dumps({"of": {**part, "draws": 7}}))
-    with pytest.raises(InvalidInput, match="Got draws 7 where 5 is asked for"):
+    with pytest.raises(InvalidInput, match="Got draws 7 where 10 is asked for"):
         frontier.main(argv)
 
 
@@ -165,7 +166,7 @@ def test_a_choice_that_cannot_be_added_to(folder, tmp_path, monkeypatch):
     ("stage", "option", "found"),
     [
         ("choose", "--seeds 2", "seeds_each 1 where 2"),
-        ("choose", "--choose-draws 7", "draws 5 where 7"),
+        ("choose", "--choose-draws 7", "draws 10 where 7"),
         ("choose", "--seed 3", "seed 0 where 3"),
         ("choose", "--epochs 5", "settings.epochs 6 where 5"),
         ("final", "--draws 4", "draws 3 where 4"),
@@ -208,11 +209,14 @@ def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(classification, "train", None)
     common = ["--out", str(ROOT), "--runs", str(tmp_path)]
     stages = ["--stage", "choose", "final", "densities", "targets"]
-    frontier.main([*common, *stages, "--datasets", "digits", "kmnist", "--methods", "lrt", "pruned"])
-    assert capsys.readouterr().out.count(": already there\n") == 12
-    frontier.main([*common, *stages[:3], "--datasets", "digits", "kmnist", "--methods", "flow"])
-    assert capsys.readouterr().out.count(": already there\n") == 4
-    first = ["--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0"]
+    # They were made with fewer draws than a choice now has.
+    for dataset, more in (("digits", ["--choose-draws", "20"]), ("kmnist", ["--choose-draws", "20"])):
+        own = [*common, "--datasets", dataset, *more]
+        frontier.main([*own, *stages, "--methods", "lrt", "pruned"])
+        assert capsys.readouterr().out.count(": already there\n") == 6
+        frontier.main([*own, *stages[:3], "--methods", "flow"])
+        assert capsys.readouterr().out.count(": already there\n") == 2
+    first = ["--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0", "--choose-draws", "20"]
     frontier.main([*common, *stages[:3], *first])
     assert capsys.readouterr().out.count(": already there\n") == 4
     for dataset in ("mnist", "fmnist"):
@@ -318,30 +322,48 @@ def test_the_final_cell_has_the_tables_fields_and_the_choice(folder):
     assert "--stage final" in content["command"]
 
 
-def test_predictors_are_as_sharp_as_the_validation_rows_chose(folder):
-    """The choice's number is in the settings, and the measures are those of the corrected probabilities."""
+def test_predictors_are_corrected_as_the_validation_rows_chose(folder):
+    """The choice's numbers are in the settings, and the measures are those of the corrected probabilities."""
     content, choice = result(folder, "digits-fc-lrt"), result(folder, "choose-digits-fc-lrt")["chosen"]
-    wanted = {model: choice[f"sharpness_{model}"] for model in ("average", "median")}
-    assert content["settings"]["sharpness"] == pytest.approx(wanted, rel=1e-4)
-    for row in content["replicates"]:
-        for model in ("average", "median"):
-            assert row[f"sharpness_{model}"] == pytest.approx(wanted[model], rel=1e-4)
-            assert row[f"nll_{model}"] != row[f"nll_{model}_plain"]
+    for name, none in (("sharpness", 1.0), ("doubt", 0.0)):
+        wanted = {model: choice[f"{name}_{model}"] for model in ("average", "median")}
+        told = {"average": none, "median": none, **content["settings"].get(name, {})}
+        assert told == pytest.approx(wanted, rel=1e-4)
+        for row in content["replicates"]:
+            for model in ("average", "median"):
+                assert row[f"{name}_{model}"] == pytest.approx(wanted[model], rel=1e-4)
+                assert row[f"nll_{model}"] != row[f"nll_{model}_plain"]
     for row in result(folder, "choose-digits-fc-lrt")["rows"]:  # fitted to the rows it is measured on
         for model in ("average", "median"):
             assert row[f"nll_{model}"] <= row[f"nll_{model}_plain"] + 1e-9
 
 
-def test_sharpness_is_applied_to_probabilities():
+def test_corrections_are_applied_to_probabilities():
     data, made = load("digits"), frontier_plan.cell_of("fc", "lrt", "digits", quick=True)
     network, rest = made.network(), (made, 3, 1)
     x, y = data.x_test[:50], data.y_test[:50]
     p = evaluation.probs(network, x, made, "median", 3, 1)
-    row = evaluation.evaluate(network, x, y, *rest, {"median": 2.0})
-    assert row["nll_median"] == pytest.approx(metrics.nll(p**2 / (p**2).sum(-1, keepdim=True), y), rel=1e-6)
+    row = evaluation.evaluate(network, x, y, *rest, {"median": Correction(2.0, 0.1)})
+    by_hand = 0.9 * p**2 / (p**2).sum(-1, keepdim=True) + 0.01
+    assert row["nll_median"] == pytest.approx(metrics.nll(by_hand, y), rel=1e-6)
+    assert (row["sharpness_median"], row["doubt_median"]) == (2.0, 0.1)
     assert row["nll_median_plain"] == metrics.nll(p, y)
     assert "sharpness_average" not in row
     assert evaluation.evaluate(network, x, y, *rest)["nll_median"] == row["nll_median_plain"]
+
+
+def test_moved_images_are_candidates_of_their_own():
+    """A candidate's shift is the settings', and a row without one is of a program that moves nothing."""
+    base = frontier_plan.cell_of("lenet", "lrt", "kmnist")
+    still, moved = (frontier_plan.Candidate(0.03, shift=shift) for shift in (0, 2))
+    assert frontier_plan.with_candidate(base, moved, 0.05).settings.shift == 2
+    assert "shift" not in frontier_plan.with_candidate(base, still, 0.05).record()["settings"]
+    assert frontier_plan.with_candidate(base, moved, 0.05).record()["settings"]["shift"] == 2
+    programs = [frontier_plan.Program(0.2, "late", 1.0, (candidate,)) for candidate in (moved, still)]
+    row = asdict(moved)
+    assert frontier_tried.program_of(row, programs) == 0
+    del row["shift"]
+    assert frontier_tried.program_of(row, programs) == 1
 
 
 def test_a_finished_cell_is_left_alone(folder, capsys):

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebnn import calibration, metrics
 from sparsebnn import data as datasets
+from sparsebnn import metrics
+from sparsebnn.calibration import Correction, correction
 from sparsebnn.drawing import draw_outputs
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
@@ -59,12 +60,12 @@ def evaluate(
     cell: Cell,
     draws: int,
     seed: int,
-    sharpness: Mapping[str, float | None] = MappingProxyType({}),
+    corrections: Mapping[str, Correction | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """All measures of one trained network; ``seed`` is that of its draws.
 
-    ``sharpness`` corrects how sure a predictor is (:mod:`sparsebnn.calibration`), with a number or, for None,
-    with the one that these rows choose. It is recorded, and the measures before it end in ``_plain``.
+    ``corrections`` change how sure a predictor is (:mod:`sparsebnn.calibration`), by what is given or, for
+    None, by what these rows choose. They are recorded, and the measures before them end in ``_plain``.
     """
     kept = density(network)
     row: dict[str, Any] = {"density": kept.overall, "density_per_layer": list(kept.values())}
@@ -72,12 +73,12 @@ def evaluate(
         p = probs(network, x, cell, model, draws, seed)
         row[f"accuracy_{model}"] = metrics.accuracy(p, y)
         measured = _calibration(p, y)
-        by = sharpness.get(model, 1.0)
-        if by != 1.0:
+        by = corrections.get(model, Correction())
+        if by != Correction():
             row |= {f"{name}_{model}_plain": value for name, value in measured.items()}
-            by = calibration.sharpness(p, y) if by is None else by
-            row[f"sharpness_{model}"] = by
-            measured = _calibration(calibration.sharpened(p, by), y)
+            by = correction(p, y) if by is None else by
+            row |= {f"{name}_{model}": value for name, value in vars(by).items()}
+            measured = _calibration(by(p), y)
         row |= {f"{name}_{model}": value for name, value in measured.items()}
     return row
 

@@ -33,6 +33,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsebnn import data as datasets
+from sparsebnn.calibration import Correction
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import (
     cell_command,
@@ -71,20 +72,18 @@ class Final(Job):
 
     def settings(self) -> dict[str, Any]:
         how = {"cut": self.choice.cut, "density": self.target, "average_of": self.choice.average_of}
-        by = {model: s for model, s in self.sharpness.items() if s != 1.0}
-        how |= {"sharpness": by} if by else {}
+        # Under their names only where they correct something, as in files of before.
+        for name, none in vars(Correction()).items():
+            by = {model: getattr(c, name) for model, c in self.choice.corrections.items()}
+            by = {model: number for model, number in by.items() if number != none}
+            how |= {name: by} if by else {}
         return {**super().settings(), **how, "chosen_by": self.chosen_by}
 
-    @property
-    def sharpness(self) -> dict[str, float]:
-        """What corrects each predictor."""
-        return {"average": self.choice.sharpness_average, "median": self.choice.sharpness_median}
-
-    def sharpness_of(self, state: str) -> dict[str, float]:
-        """The same for the posterior before the refit ("free") or after it: averaging has one of them."""
+    def corrections_of(self, state: str) -> dict[str, Correction]:
+        """What corrects the posterior before the refit ("free") or after it: averaging has one of them."""
         own = {"average"} if state == self.choice.average_of else set()
         own |= {"median"} if state == "refitted" else set()
-        return {model: s for model, s in self.sharpness.items() if model in own}
+        return {model: c for model, c in self.choice.corrections.items() if model in own}
 
 
 class _Runner(classification.Runner):
@@ -102,7 +101,7 @@ class _Runner(classification.Runner):
         assert isinstance(job, Final)
         before = others[0]
         assert isinstance(before, BeforeRefit)
-        of = {state: job.sharpness_of(state) for state in AVERAGES}
+        of = {state: job.corrections_of(state) for state in AVERAGES}
         row = frontier_plan.measured(run, before, k, x, y, job.cell, job.draws, of)
         return frontier_plan.of_state(row, job.choice.average_of)
 
@@ -197,7 +196,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--programs", type=int, nargs="+", help="choose: which of the cell's programs (from 0; default all)")
     each = "choose, targets: seeds per candidate or target (default %(default)s)"
     add("--seeds", type=int, default=frontier_plan.SEEDS, help=each)
-    add("--choose-draws", type=int, help="choose: draws of each predictor (default 20)")
+    add("--choose-draws", type=int, help="choose: draws of each predictor (default 100)")
     on = frontier_plan.CHOSEN_ON
     add("--chosen-on", default=on, help=f"whose choice serves a data set without one (default {on})")
     add("--targets", type=float, nargs="+", help="densities: the target densities (default 0.5%% to 10%%)")

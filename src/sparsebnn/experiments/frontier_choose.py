@@ -5,7 +5,7 @@ program. The rule, fixed before any run: of the candidates within the density li
 accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
 :math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
 If no candidate is sparse enough, the sparsest. The test rows are not looked at. NLL and calibration are those
-of predictors whose sharpness (:mod:`sparsebnn.calibration`) the same rows chose, one number each.
+of predictors that were corrected (:mod:`sparsebnn.calibration`) by what the same rows chose.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sparsebnn.training import Run, train
 __all__ = ["choose", "chosen", "run", "table"]
 
 _ERRORS = ("accuracy", "nll", "ece")
-# The validation rows choose how sharp both predictors are.
+# The validation rows choose how both predictors are corrected.
 _FITTED = dict.fromkeys(evaluation.MODELS)
 _BOTH_FITTED = dict.fromkeys(AVERAGES, _FITTED)
 
@@ -90,7 +90,7 @@ def run(
         "seeds_each": given.seeds,
         "seed": given.seed,
         "draws": given.choose_draws,
-        "chosen": {field.name: found[winner][field.name] for field in dataclasses.fields(Candidate)},
+        "chosen": {f.name: found[winner].get(f.name, f.default) for f in dataclasses.fields(Candidate)},
         "seconds": round(seconds, 1),
         "rows": found,
     }

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sparsebnn.calibration import Correction
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.paper import Cell, from_recipe
@@ -32,8 +33,8 @@ __all__ = ["AVERAGES", "Candidate", "Lines", "Program", "TARGETS", "cell_of", "m
 TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
 AVERAGES = ("free", "refitted")
 # Defaults of the command: seeds per candidate, draws per predictor of a choice (in full, quick), whose
-# choice serves a data set without one.
-SEEDS, CHOOSE_DRAWS, CHOSEN_ON = 2, (20, 5), "kmnist"
+# choice serves a data set without one. The draws are the final cells': a correction is for so many.
+SEEDS, CHOOSE_DRAWS, CHOSEN_ON = 2, (100, 10), "kmnist"
 # The most density a cell may have: this part of the paper's.
 _PART = {"fc": 3.0, "lenet": 5.0}
 # The digits are ours: no figure of the paper to divide.
@@ -49,8 +50,9 @@ class Candidate:
     ``cut`` is ``"gradual"`` (``target_density``: the prior's odds are moved while training goes on),
     ``"phased"`` (the same after a first half that is left free) or ``"late"`` (all at once when the refit
     begins). ``heat`` multiplies the temperature in the refit of a phased cut. For a pruned network
-    (``temperature`` 0) only the rate and the refit mean something. Both predictors are corrected by the
-    sharpness that the validation rows chose (:mod:`sparsebnn.calibration`).
+    (``temperature`` 0) only the rate and the refit mean something. ``shift`` is that of the settings. Both
+    predictors are corrected by the sharpness and the doubt that the validation rows chose
+    (:mod:`sparsebnn.calibration`).
     """
 
     temperature: float
@@ -62,11 +64,22 @@ class Candidate:
     average_of: str = "free"
     sharpness_average: float = 1.0
     sharpness_median: float = 1.0
+    doubt_average: float = 0.0
+    doubt_median: float = 0.0
+    shift: int = 0
+
+    @property
+    def corrections(self) -> dict[str, Correction]:
+        """What corrects each predictor."""
+        return {
+            "average": Correction(self.sharpness_average, self.doubt_average),
+            "median": Correction(self.sharpness_median, self.doubt_median),
+        }
 
 
 @dataclass(frozen=True)
 class Program:
-    """Candidates trained together: they share refit, cut and heat; all else may differ."""
+    """Candidates trained together: they share refit, cut, heat and shift; all else may differ."""
 
     refit: float
     cut: str
@@ -82,8 +95,10 @@ def _grid(temperatures: Sequence[float], rates: Sequence[float]) -> list[tuple[f
     return [(temperature, rate) for temperature in temperatures for rate in rates]
 
 
-def _program(refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2, heat: float = 1.0) -> Program:
-    each = tuple(Candidate(t, rate, logit, refit, cut, heat) for t, rate in pairs)
+def _program(
+    refit: float, cut: str, pairs: _Pairs, logit: float = 1e-2, heat: float = 1.0, shift: int = 0
+) -> Program:
+    each = tuple(Candidate(t, rate, logit, refit, cut, heat, shift=shift) for t, rate in pairs)
     return Program(refit, cut, heat, each)
 
 
@@ -98,7 +113,7 @@ PROGRAMS: dict[tuple[str, str], tuple[Program, ...]] = {
     ("fc", "flow"): (_program(0.2, "phased", _BOTH, heat=10.0),),
     ("lenet", "lrt"): (
         _program(0.2, "phased", _BOTH, heat=10.0),
-        _program(0.2, "phased", _BOTH, heat=30.0),
+        _program(0.2, "phased", _grid((0.1, 0.03, 0.01), (3e-3, 6e-3)), heat=10.0, shift=2),
     ),
     ("lenet", "flow"): (_program(0.2, "phased", _grid((0.1, 0.03), _RATES), heat=10.0),),
 }
@@ -168,6 +183,7 @@ def with_candidate(made: Cell, chosen: Candidate, target: float | tuple[float, .
         "learning_rates": {"inclusion_logit": chosen.logit_rate},
         "refit": chosen.refit,
         "target_density": None if chosen.cut == "late" else target,
+        "shift": chosen.shift,
     }
     if chosen.cut == "phased":
         return replace(made, settings=PhasedSettings(**fields, refit_heat=chosen.heat))
@@ -207,7 +223,7 @@ def turn(given: argparse.Namespace) -> Turn:
     return Turn(given.gpu_lock)
 
 
-_Sharpness = Mapping[str, Mapping[str, float | None]]
+_Corrections = Mapping[str, Mapping[str, Correction | None]]
 
 
 def measured(
@@ -218,15 +234,15 @@ def measured(
     y: Tensor,
     made: Cell,
     draws: int,
-    sharpness: _Sharpness = MappingProxyType({}),
+    corrections: _Corrections = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Replicate k after the refit, and its measures before it under names that end in ``_free``.
 
-    ``sharpness`` says for each of the two posteriors what corrects its predictors.
+    ``corrections`` say for each of the two posteriors what corrects its predictors.
     """
 
     def of(network: nn.Module, state: str) -> dict[str, Any]:
-        by = sharpness.get(state, {})
+        by = corrections.get(state, {})
         return evaluation.evaluate(network, x, y, made, draws, run.seeds[k], by)
 
     row = of(run.replicas.unstack(k).network, "refitted")

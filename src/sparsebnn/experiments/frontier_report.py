@@ -132,7 +132,7 @@ def _accuracy(
 
 
 def _with_plain(rows: list[dict[str, Any]], name: str) -> str:
-    """The median, and in brackets that before the sharpness was corrected, if it was."""
+    """The median, and in brackets that before it was corrected, if it was."""
     text = f"{np.median(measures(rows, name)):.4f}"
     if f"{name}_plain" in rows[0]:
         text += f" ({np.median(measures(rows, f'{name}_plain')):.4f})"
@@ -157,32 +157,34 @@ def chosen_table(results: Path) -> str:
         figures = [f"{100 * at[f'accuracy_{m}']:.2f} ({at[f'nll_{m}']:.4f})" for m in ("average", "median")]
         averages = "before the refit" if own["average_of"] == "free" else "after it"
         ours = [f"{own['temperature']:g}", f"{own['rate']:g}", f"{own['logit_rate']:g}"]
+        moved = f", moved by up to {own['shift']}" if own.get("shift") else ""
         name = "magnitude pruning" if pruned else NAMES[method]
         rows.append(
             [
                 f"{place_name(dataset, architecture)}, {name}",
                 str(len(content["rows"])),
                 *([_NONE, ours[1], _NONE] if pruned else ours),
-                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}"),
+                f"{own['refit']:g}" + ("" if pruned else f", {own['cut']} cut, heat {own['heat']:g}{moved}"),
                 _NONE if pruned else averages,
                 *([_NONE, figures[1]] if pruned else figures),
-                _sharpness(own, pruned),
+                *_corrections(own, pruned),
                 f"{at['density']:.4f}",
             ]
         )
     if not rows:
         return "Nothing chosen yet.\n"
     head = ["", "candidates", "temperature", "rate", "logit rate", "refit", "averages over the posterior"]
-    head += ["validation averaging, % (NLL)", "median model, % (NLL)", "sharpness", "density"]
+    head += ["validation averaging, % (NLL)", "median model, % (NLL)", "sharpness", "doubt, %", "density"]
     return pipes(head, rows) + "\n"
 
 
-def _sharpness(own: dict[str, Any], pruned: bool) -> str:
-    """Of averaging and the median model; none where it was not looked for."""
-    if "sharpness_median" not in own:
-        return _NONE
-    both = [f"{own[f'sharpness_{m}']:.2f}" for m in ("average", "median")]
-    return both[1] if pruned else ", ".join(both)
+def _corrections(own: dict[str, Any], pruned: bool) -> list[str]:
+    """Sharpness and doubt of averaging and the median model; none where they were not looked for."""
+    models, texts = ("median",) if pruned else ("average", "median"), []
+    for name, scale in (("sharpness", 1.0), ("doubt", 100.0)):
+        found = [own.get(f"{name}_{model}") for model in models]
+        texts.append(", ".join(_NONE if number is None else f"{scale * number:.2f}" for number in found))
+    return [_NONE if set(text) <= {_NONE, ",", " "} else text for text in texts]
 
 
 def temperature_table(results: Path) -> str:
@@ -191,7 +193,8 @@ def temperature_table(results: Path) -> str:
     for dataset, architecture, method, content in places(results, "choose-", ("lrt", "flow")):
         free = [r for r in content["rows"] if r["cut"] == "phased" and r["average_of"] == "free"]
         rates = [content["chosen"]["rate"], content["chosen"]["logit_rate"]]
-        own = [r for r in free if [r["rate"], r["logit_rate"]] == rates]
+        moved = content["chosen"].get("shift", 0)
+        own = [r for r in free if [r["rate"], r["logit_rate"]] == rates and r.get("shift", 0) == moved]
         for row in sorted(own, key=lambda r: (r["heat"], -r["temperature"])):
             models = []
             for m in ("average", "median"):
@@ -284,13 +287,13 @@ def _same_target(content: Result, target: float) -> list[dict[str, Any]] | None:
 
 
 def _uncorrected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The measures before the sharpness of the validation rows was applied, under their usual names."""
+    """The measures before they were corrected by what the validation rows chose, under their usual names."""
     before = [{n.removesuffix("_plain"): v for n, v in row.items() if n.endswith("_plain")} for row in rows]
     return [{**row, **plain} for row, plain in zip(rows, before)]
 
 
 def pair_table(results: Path) -> str:
-    """FLOW against LRT under the same recipe, where both are there; nobody's sharpness is corrected."""
+    """FLOW against LRT under the same recipe, where both are there; nobody is corrected."""
     rows = []
     found = places(results, "", ("lrt", "flow"))
     finals = {(d, a, m): _uncorrected(content["replicates"]) for d, a, m, content in found}
@@ -304,7 +307,7 @@ def pair_table(results: Path) -> str:
     if not rows:
         return "Not yet: one of the two is missing everywhere.\n"
     head = ["FLOW − LRT", "averaging, points", "median model, points", "NLL averaging", "NLL median model"]
-    return pipes(head, rows) + "\n\nNLL: before sharpness is corrected.\n"
+    return pipes(head, rows) + "\n\nNLL: before it is corrected.\n"
 
 
 def markdown(results: Path) -> str:

@@ -28,7 +28,7 @@ _IMAGES_HELD_OUT = 10_000
 # Settings that every candidate brings its own of; those of the recipe do not matter.
 _BY_CANDIDATE = ("temperature", "learning_rate", "learning_rates", "refit", "target_density")
 # What tells candidates apart before they are measured.
-_TRIED = ("temperature", "rate", "logit_rate", "refit", "cut", "heat")
+_TRIED = ("temperature", "rate", "logit_rate", "refit", "cut", "heat", "shift")
 
 
 def held_out_rows(dataset: str) -> int:
@@ -71,9 +71,10 @@ def _same(record: dict[str, Any], **how: Any) -> dict[str, Any]:
 
 def program_of(row: dict[str, Any], programs: Sequence[Program]) -> int | None:
     """Which program a row is of; None if it is of none."""
+    told = {"shift": 0, **row}  # older rows do not name it
 
     def same(candidate: Candidate) -> bool:
-        return all(row[name] == provenance.rounded(getattr(candidate, name)) for name in _TRIED)
+        return all(told[name] == provenance.rounded(getattr(candidate, name)) for name in _TRIED)
 
     return next((i for i, program in enumerate(programs) if any(map(same, program.candidates))), None)
 
