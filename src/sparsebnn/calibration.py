@@ -23,8 +23,8 @@ from sparsebnn.metrics import checked
 
 __all__ = ["Correction", "correction"]
 
-_LEAST, _MOST, _GRID = 1 / 64, 64.0, 49
-_TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 50, 1e-9
+_LEAST, _MOST, _GRID = 1 / 64, 64.0, 25
+_TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 40, 1e-9
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -66,7 +66,8 @@ def correction(probs: Tensor, labels: Tensor) -> Correction:
     True
     """
     p, y = checked(probs, labels, "correction")
-    log_p, classes = _log(p), p.shape[-1]
+    # Thousands of small sums, each of which is waited for: no work for a GPU.
+    log_p, y, classes = _log(p.cpu()), y.cpu(), p.shape[-1]
 
     def of_labels(log_s: float) -> Tensor:
         return torch.softmax(math.exp(log_s) * log_p, -1).gather(1, y[:, None])[:, 0]
