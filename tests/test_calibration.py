@@ -116,6 +116,21 @@ def test_certain_and_wrong_stays_finite():
     assert always(right)[0, 0] == 1.0
 
 
+def test_predictions_that_tell_nothing():
+    """The same for all rows, right as often as they say; and worse than chance."""
+    even = torch.full((6, 2), 0.5)
+    assert correction(even, torch.tensor([0, 1] * 3)) == Correction()
+    wrong = torch.softmax(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), -1)
+    found = correction(wrong, wrong.argmin(-1))
+    assert found.doubt <= 0.999
+    assert metrics.nll(found(wrong), wrong.argmin(-1)) < metrics.nll(wrong, wrong.argmin(-1))
+
+
+def test_whole_numbers_are_probabilities_too():
+    found = Correction(doubt=0.1)(torch.tensor([[1, 0]]))
+    assert torch.allclose(found, torch.tensor([[0.95, 0.05]], dtype=torch.float64))
+
+
 def test_messages():
     with pytest.raises(InvalidInput, match="The 'sharpness' of Correction must be greater than 0"):
         Correction(0.0)
@@ -123,3 +138,5 @@ def test_messages():
         Correction(doubt=1.0)
     with pytest.raises(InvalidInput, match="labels"):
         correction(torch.tensor([[0.5, 0.5]]), torch.tensor([2]))
+    with pytest.raises(InvalidInput, match="not logits"):
+        Correction()(torch.tensor([[3.0, -1.0]]))

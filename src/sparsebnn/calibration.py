@@ -3,10 +3,10 @@ r"""How sure predictions are, corrected by two numbers that rows held out from t
 .. math:: q_c = (1 - \varepsilon)\, \frac{p_c^{\,s}}{\sum_d p_d^{\,s}} + \frac{\varepsilon}{C}
 
 The sharpness s < 1 makes all predictions less sure, s > 1 surer (it is the inverse of what is called
-temperature scaling, for probabilities that are already averaged over draws). The doubt ε is the share of rows
-that are not what they seem: without it a few confident errors would decide s for all the others. The order of
-the classes stays, so no label changes. A network is usually surer of rows it was trained on, so both must
-come from others, and from averages over as many draws as are to be corrected.
+temperature scaling, for probabilities that are already averaged over draws). The doubt ε is the share of
+rows that are not what they seem: without it a few confident errors would decide s for all the others. The
+order of the classes stays, so no label changes but by rounding. A network is usually surer of rows it was
+trained on, so both must come from others, and from averages over as many draws as are to be corrected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.metrics import checked
+from sparsebnn.metrics import checked, probabilities
 
 __all__ = ["Correction", "correction"]
 
 _LEAST, _MOST, _GRID = 1 / 64, 64.0, 25
 _TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 40, 1e-9
+# More would leave nothing of the predictions, not even their order.
+_MOST_DOUBT = 0.999
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -48,7 +50,7 @@ class Correction:
             raise invalid("doubt", "Correction", "a share of the rows, from 0 to less than 1", self.doubt)
 
     def __call__(self, probs: Tensor) -> Tensor:
-        p = torch.as_tensor(probs)
+        p = probabilities(torch.as_tensor(probs), "Correction")
         sharp = torch.softmax(self.sharpness * _log(p), -1)
         return ((1.0 - self.doubt) * sharp + self.doubt / p.shape[-1]).to(p.dtype)
 
@@ -57,8 +59,8 @@ def correction(probs: Tensor, labels: Tensor) -> Correction:
     """The correction under which labels of held-out rows are likeliest; the sharpness from 1/64 to 64.
 
     For a given sharpness the log likelihood is concave in the doubt, and its maximum is found by bisection.
-    What is left is a function of the sharpness alone, minimised on a grid and then by golden section. Where
-    doubt gains nothing there is none.
+    What is left is a function of the sharpness alone, minimised on a grid and then by golden section. What
+    gains nothing is left out.
 
     >>> p = torch.tensor([[0.99, 0.01]] * 10)
     >>> labels = torch.tensor([0] * 8 + [1] * 2)  # right in eight of ten: far too sure
@@ -83,7 +85,11 @@ def correction(probs: Tensor, labels: Tensor) -> Correction:
     losses = [loss(log_s) for log_s in grid]
     best = losses.index(min(losses))
     log_s = _golden(loss, grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)])
-    if loss(plain, 0.0) <= loss(log_s) + _NOTHING:
+    # The simplest that is as good.
+    lowest = min(loss(log_s), loss(plain, 0.0)) + _NOTHING
+    if loss(0.0, 0.0) <= lowest:
+        return Correction()
+    if loss(plain, 0.0) <= lowest:
         return Correction(math.exp(plain))
     return Correction(math.exp(log_s), _doubt(of_labels(log_s), classes))
 
@@ -95,7 +101,7 @@ def _doubt(own: Tensor, classes: int) -> float:
     def slope(doubt: float) -> float:
         return float((gain / (own + doubt * gain)).sum())
 
-    low, high = 0.0, 1.0 - 1e-9
+    low, high = 0.0, _MOST_DOUBT
     if slope(low) <= 0.0:
         return 0.0
     for _ in range(_HALVINGS):

@@ -16,7 +16,7 @@ import zlib
 import torch
 from torch import Tensor
 
-__all__ = ["keys", "logistics", "normals", "permutations", "seed_tensor", "stream_id"]
+__all__ = ["integers", "keys", "logistics", "normals", "permutations", "seed_tensor", "stream_id"]
 
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -92,7 +92,7 @@ def logistics(
 
 
 def integers(seeds: Tensor, stream: int, step: Tensor | int, count: int, below: int) -> Tensor:
-    """``(K, count)`` integers from 0 to ``below - 1``, all alike likely (to one part in 2³²).
+    """``(K, count)`` integers from 0 to ``below - 1`` (at most 2³¹), each as likely to one part in 2³².
 
     >>> integers(seed_tensor([7]), 1, 0, 1000, 5).unique().tolist()
     [0, 1, 2, 3, 4]

@@ -45,14 +45,14 @@ def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> 
         raise invalid("labels", owner, "whole numbers", y.dtype)
     check_finite(p, "probs", owner)
     if sums:
-        p = _probabilities(p, owner)
+        p = probabilities(p, owner)
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= p.shape[1]:
         raise invalid("labels", owner, f"from 0 to {p.shape[1] - 1}", f"labels from {low} to {high}")
     return p, y.long()
 
 
-def _probabilities(p: Tensor, owner: str) -> Tensor:
+def probabilities(p: Tensor, owner: str) -> Tensor:
     """Floating point, from 0 to 1, each row with the sum 1 to 1e-3 or what its precision allows."""
     p = p if p.is_floating_point() else p.double()
     slack = max(1e-3, 4.0 * torch.finfo(p.dtype).eps)

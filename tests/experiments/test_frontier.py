@@ -151,6 +151,11 @@ def test_a_choice_that_cannot_be_added_to(folder, tmp_path, monkeypatch):
         "one of programs 0 instead. Ask for no more than --programs 0, or give another --out, or --force to "
         "choose anew and replace the file."
     )
+    # It names its programs, but its predictors were corrected by less.
+    old = [{n: v for n, v in row.items() if "doubt" not in n} for row in content["rows"][:2]]
+    path.write_text(json.dumps({**result(folder, "choose-digits-fc-lrt"), "rows": old}))
+    with pytest.raises(InvalidInput, match="or one that can be added to"):
+        frontier.main(argv)
     path.unlink()
     given = frontier._options(argv)
     program = frontier_plan.programs_of("fc", "lrt", "digits", True)[0]
@@ -465,6 +470,7 @@ def test_programs_fit_a_machine_and_share_their_refit(place):
         assert {candidate.refit for candidate in program.candidates} == {program.refit}
         assert {candidate.cut for candidate in program.candidates} == {program.cut}
         assert {candidate.heat for candidate in program.candidates} == {program.heat}
+        assert len({candidate.shift for candidate in program.candidates}) == 1
 
 
 def test_without_a_choice_the_command_says_so(tmp_path, monkeypatch):

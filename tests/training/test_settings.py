@@ -118,5 +118,5 @@ def test_schedules_by_name():
 
 @pytest.mark.parametrize("shift", [-1, 1.5, True])
 def test_shifts_are_numbers_of_pixels(shift):
-    with pytest.raises(InvalidInput, match="'shift' of Settings must be a number of pixels"):
+    with pytest.raises(InvalidInput, match="'shift' of Settings must be a whole number of at least 0"):
         Settings(shift=shift)

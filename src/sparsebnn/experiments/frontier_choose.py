@@ -242,7 +242,7 @@ def choose(rows: Sequence[dict[str, Any]], most: float, held_out: int) -> int:
 
 
 _HEAD = (
-    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'heat':>4} "
+    f"{'temperature':>11} {'rate':>6} {'logit rate':>10} {'refit':>5} {'cut':>7} {'heat':>4} {'shift':>5} "
     f"{'averages':>8}   "
     f"{'averaging':>9} {'NLL':>6} {'ECE':>6}   {'median':>6} {'NLL':>6} {'ECE':>6}   {'density':>7}"
 )
@@ -253,7 +253,7 @@ def table(rows: Sequence[dict[str, Any]], winner: int | None = None) -> str:
     lines = [_HEAD]
     for i, row in enumerate(rows):
         what = f"{row['temperature']:>11g} {row['rate']:>6g} {row['logit_rate']:>10g} {row['refit']:>5g}"
-        what += f" {row['cut']:>7} {row['heat']:>4g} {row['average_of']:>8}"
+        what += f" {row['cut']:>7} {row['heat']:>4g} {row.get('shift', 0):>5} {row['average_of']:>8}"
         models = [
             f"{100 * row[f'accuracy_{m}']:>{w}.2f} {row[f'nll_{m}']:>6.4f} {row[f'ece_{m}']:>6.4f}"
             for m, w in (("average", 9), ("median", 6))

@@ -100,7 +100,8 @@ class Batches:
         sides = tuple(self.x.shape[2:]) if self.x.dim() == 4 else ()
         if most and (not sides or most >= min(sides)):
             expected = "0, or less than the sides of images of shape (rows, channels, height, width)"
-            advice = "For a network of flat rows put nn.Flatten() first and pass images."
+            flat = "For a network of flat rows put nn.Flatten() first and pass images."
+            advice = "" if sides else flat
             raise invalid("shift", "Settings", expected, f"{most} for x of {tuple(self.x.shape)}", advice)
 
     def shifts(self, seeds: Tensor, epoch: int, most: int) -> Tensor:

@@ -74,8 +74,7 @@ class Settings:
                 raise invalid("target_density", "Settings", "a share of the weights, up to 1", target)
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
-        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
-            raise invalid("shift", "Settings", "a number of pixels, 0 or more", self.shift)
+        check_count(self.shift, "shift", "Settings", least=0)
 
     @property
     def targets(self) -> tuple[float, ...]:
