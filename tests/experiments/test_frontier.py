@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsebnn import metrics
-from sparsebnn.calibration import Correction
+from sparsebnn.calibration import Correction, correction
 from sparsebnn.checks import InvalidInput
 from sparsebnn.data import load
 from sparsebnn.experiments import (
@@ -357,6 +357,24 @@ def test_corrections_are_applied_to_probabilities():
     assert evaluation.evaluate(network, x, y, *rest)["nll_median"] == row["nll_median_plain"]
 
 
+def test_a_candidates_seeds_choose_one_correction_together():
+    """That of all their rows, each seed's beside the others', for either posterior."""
+    random = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (40,), generator=random)
+
+    def said() -> frontier_plan.Outcome:
+        p = {model: torch.softmax(torch.randn(40, 3, generator=random), -1) for model in evaluation.MODELS}
+        return frontier_plan.Outcome(torch.nn.Identity(), p)
+
+    found = [{"free": said(), "refitted": said()} for _ in range(2)]
+    made = frontier_plan.fitted(found, y)
+    for state in ("free", "refitted"):
+        for model in evaluation.MODELS:
+            together = torch.cat([found[0][state].probs[model], found[1][state].probs[model]])
+            assert made[state][model] == correction(together, torch.cat([y, y]))
+    assert made["free"] != made["refitted"]
+
+
 def test_moved_images_are_candidates_of_their_own():
     """A candidate's shift is the settings', and a row without one is of a program that moves nothing."""
     base = frontier_plan.cell_of("lenet", "lrt", "kmnist")
@@ -397,7 +415,7 @@ def test_both_posteriors_are_what_they_are_called(cut):
         callbacks=[before, *cutting],
         progress=False,
     )
-    row = frontier_plan.measured(run, before, 1, data.x_test, data.y_test, made, 3)
+    row = frontier_plan.measured(frontier_plan.outcomes(run, before, 1, data.x_test, made, 3), data.y_test)
     own = frontier_plan.of_state(row, "free")
     free = evaluation.evaluate(before.networks[1], data.x_test, data.y_test, made, 3, 1)
     refitted = evaluation.evaluate(run.networks[1], data.x_test, data.y_test, made, 3, 1)

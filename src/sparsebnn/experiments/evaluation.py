@@ -18,9 +18,10 @@ from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import density
 from sparsebnn.prediction import class_probs
 
-__all__ = ["MODELS", "accuracies", "evaluate", "inputs", "quality"]
+__all__ = ["MODELS", "Corrections", "accuracies", "evaluate", "inputs", "measures", "predicted", "quality"]
 
 MODELS = ("average", "median")
+Corrections = Mapping[str, Correction | None]
 # Rows at a time: noise of local draws is a function of the batch, so this is part of the result.
 _ROWS = 1000
 
@@ -53,6 +54,11 @@ def accuracies(
     return {f"accuracy_{m}": metrics.accuracy(probs(network, x, cell, m, draws, seed), y) for m in MODELS}
 
 
+def predicted(network: nn.Module, x: Tensor, cell: Cell, draws: int, seed: int) -> dict[str, Tensor]:
+    """Class probabilities of both predictors; ``seed`` is that of their draws."""
+    return {model: probs(network, x, cell, model, draws, seed) for model in MODELS}
+
+
 def evaluate(
     network: nn.Module,
     x: Tensor,
@@ -60,23 +66,31 @@ def evaluate(
     cell: Cell,
     draws: int,
     seed: int,
-    corrections: Mapping[str, Correction | None] = MappingProxyType({}),
+    corrections: Corrections = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """All measures of one trained network; ``seed`` is that of its draws.
+    """All measures of one trained network; ``seed`` is that of its draws."""
+    return measures(network, predicted(network, x, cell, draws, seed), y, corrections)
+
+
+def measures(
+    network: nn.Module,
+    given: Mapping[str, Tensor],
+    y: Tensor,
+    corrections: Corrections = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Density, and accuracy and calibration of what the predictors gave.
 
     ``corrections`` change how sure a predictor is (:mod:`sparsebnn.calibration`), by what is given or, for
     None, by what these rows choose. They are recorded, and the measures before them end in ``_plain``.
     """
     kept = density(network)
     row: dict[str, Any] = {"density": kept.overall, "density_per_layer": list(kept.values())}
-    for model in MODELS:
-        p = probs(network, x, cell, model, draws, seed)
+    for model, p in given.items():
         row[f"accuracy_{model}"] = metrics.accuracy(p, y)
         measured = _calibration(p, y)
-        by = corrections.get(model, Correction())
-        if by != Correction():
+        if model in corrections:
             row |= {f"{name}_{model}_plain": value for name, value in measured.items()}
-            by = correction(p, y) if by is None else by
+            by = corrections[model] or correction(p, y)
             row |= {f"{name}_{model}": value for name, value in vars(by).items()}
             measured = _calibration(by(p), y)
         row |= {f"{name}_{model}": value for name, value in measured.items()}

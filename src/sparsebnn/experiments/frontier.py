@@ -83,7 +83,8 @@ class Final(Job):
         """What corrects the posterior before the refit ("free") or after it: averaging has one of them."""
         own = {"average"} if state == self.choice.average_of else set()
         own |= {"median"} if state == "refitted" else set()
-        return {model: c for model, c in self.choice.corrections.items() if model in own}
+        by = self.choice.corrections
+        return {model: c for model, c in by.items() if model in own and c != Correction()}
 
 
 class _Runner(classification.Runner):
@@ -102,7 +103,8 @@ class _Runner(classification.Runner):
         before = others[0]
         assert isinstance(before, BeforeRefit)
         of = {state: job.corrections_of(state) for state in AVERAGES}
-        row = frontier_plan.measured(run, before, k, x, y, job.cell, job.draws, of)
+        found = frontier_plan.outcomes(run, before, k, x, job.cell, job.draws)
+        row = frontier_plan.measured(found, y, of)
         return frontier_plan.of_state(row, job.choice.average_of)
 
 

@@ -5,7 +5,8 @@ program. The rule, fixed before any run: of the candidates within the density li
 accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
 :math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
 If no candidate is sparse enough, the sparsest. The test rows are not looked at. NLL and calibration are those
-of predictors that were corrected (:mod:`sparsebnn.calibration`) by what the same rows chose.
+of predictors that were corrected (:mod:`sparsebnn.calibration`) by what the same rows chose, all seeds
+together.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ __all__ = ["choose", "chosen", "run", "table"]
 _ERRORS = ("accuracy", "nll", "ece")
 # The validation rows choose how both predictors are corrected.
 _FITTED = dict.fromkeys(evaluation.MODELS)
-_BOTH_FITTED = dict.fromkeys(AVERAGES, _FITTED)
 
 
 def run(
@@ -180,14 +180,13 @@ def _program(given: argparse.Namespace, setup: _Setup, program: Program, label: 
         rows: list[dict[str, Any]] = []
         for c, candidate in enumerate(program.candidates):
             own = [k for k in range(c * given.seeds, (c + 1) * given.seeds) if k not in gone]
-            found = [
-                frontier_plan.measured(
-                    trained, before, k, images, labels, made, given.choose_draws, _BOTH_FITTED
-                )
-                for k in own
-            ]
+            if not own:
+                continue
+            said = [frontier_plan.outcomes(trained, before, k, images, made, given.choose_draws) for k in own]
+            corrections = frontier_plan.fitted(said, labels)
+            found = [frontier_plan.measured(one, labels, corrections) for one in said]
             seeds = [trained.seeds[k] for k in own]
-            rows += [_row(candidate, state, seeds, found) for state in AVERAGES if found]
+            rows += [_row(candidate, state, seeds, found) for state in AVERAGES]
         return rows, [trained]
 
 

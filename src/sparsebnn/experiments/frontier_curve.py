@@ -19,7 +19,7 @@ import torch
 from sparsebnn import data as datasets
 from sparsebnn.experiments import cells, evaluation, frontier_plan, frontier_pruned, provenance
 from sparsebnn.experiments.frontier_choose import chosen
-from sparsebnn.experiments.frontier_plan import TARGETS, Candidate, Lines, cell_of
+from sparsebnn.experiments.frontier_plan import TARGETS, Candidate, Lines, cell_of, outcomes
 from sparsebnn.experiments.paper import Cell
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Run, train
@@ -155,7 +155,7 @@ def _ours(given: argparse.Namespace, data: datasets.Dataset, asked: Plan) -> _Fo
     gone = frontier_plan.gone(trained)
     for k, seed in enumerate(trained.seeds):
         if k not in gone:
-            row = frontier_plan.measured(trained, before, k, x, y, made, asked.draws)
+            row = frontier_plan.measured(outcomes(trained, before, k, x, made, asked.draws), y)
             blocks[k // count].append({"seed": seed, **frontier_plan.of_state(row, choice.average_of)})
     return blocks, [trained], {}
 

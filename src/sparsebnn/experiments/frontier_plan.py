@@ -17,9 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from sparsebnn.calibration import Correction
+from sparsebnn.calibration import Correction, correction
 from sparsebnn.checks import check_choice
 from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.paper import Cell, from_recipe
@@ -223,34 +224,53 @@ def turn(given: argparse.Namespace) -> Turn:
     return Turn(given.gpu_lock)
 
 
-_Corrections = Mapping[str, Mapping[str, Correction | None]]
+@dataclass(frozen=True)
+class Outcome:
+    """One posterior of a trained replicate, and what its two predictors say of some rows."""
+
+    network: nn.Module
+    probs: Mapping[str, Tensor]
+
+
+def outcomes(run: Run, before: BeforeRefit, k: int, x: Tensor, made: Cell, draws: int) -> dict[str, Outcome]:
+    """Replicate k after the refit ("refitted") and, if there was one, before it ("free")."""
+    networks: dict[str, nn.Module] = {"refitted": run.replicas.unstack(k).network}
+    if before.taken:
+        networks["free"] = before.network(k)
+    return {
+        state: Outcome(network, evaluation.predicted(network, x, made, draws, run.seeds[k]))
+        for state, network in networks.items()
+    }
+
+
+def fitted(found: Sequence[Mapping[str, Outcome]], y: Tensor) -> dict[str, dict[str, Correction]]:
+    """For each posterior and predictor the correction that these rows choose, all replicates together."""
+    labels = y.repeat(len(found))
+    return {
+        state: {
+            model: correction(torch.cat([one[state].probs[model] for one in found]), labels)
+            for model in evaluation.MODELS
+        }
+        for state in found[0]
+    }
 
 
 def measured(
-    run: Run,
-    before: BeforeRefit,
-    k: int,
-    x: Tensor,
+    found: Mapping[str, Outcome],
     y: Tensor,
-    made: Cell,
-    draws: int,
-    corrections: _Corrections = MappingProxyType({}),
+    corrections: Mapping[str, evaluation.Corrections] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Replicate k after the refit, and its measures before it under names that end in ``_free``.
+    """A replicate after the refit, and its measures before it under names that end in ``_free``.
 
     ``corrections`` say for each of the two posteriors what corrects its predictors.
     """
-
-    def of(network: nn.Module, state: str) -> dict[str, Any]:
-        by = corrections.get(state, {})
-        return evaluation.evaluate(network, x, y, made, draws, run.seeds[k], by)
-
-    row = of(run.replicas.unstack(k).network, "refitted")
-    if not before.taken:
-        return row
-    free = of(before.network(k), "free")
-    free.pop("density_per_layer")
-    return {**row, **{f"{name}_free": value for name, value in free.items()}}
+    each = {
+        state: evaluation.measures(one.network, one.probs, y, corrections.get(state, {}))
+        for state, one in found.items()
+    }
+    free = each.get("free", {})
+    free.pop("density_per_layer", None)
+    return {**each["refitted"], **{f"{name}_free": value for name, value in free.items()}}
 
 
 def of_state(row: dict[str, Any], average_of: str) -> dict[str, Any]:
