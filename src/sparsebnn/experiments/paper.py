@@ -119,10 +119,8 @@ class Cell:
 def _plain(value: Any) -> Any:
     """Records as mappings that name their kind, tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        # Named where images are moved, so that files of before are still those of the same settings.
-        if fields.get("shift") == 0:
-            del fields["shift"]
+        every = value.named() if isinstance(value, Settings) else vars(value)
+        fields = {name: _plain(entry) for name, entry in every.items()}
         return fields if isinstance(value, Settings | Initial) else {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}

@@ -93,9 +93,8 @@ class Session:
 
     def _signature(self) -> dict[str, Any]:
         """What must agree for a run to go on: settings, data, seeds, shapes, the start."""
-        settings = dataclasses.asdict(self.run.settings)
-        if not settings["shift"]:  # checkpoints of before there was one are still of the same settings
-            del settings["shift"]
+        named = self.run.settings.named()
+        settings = {n: v for n, v in dataclasses.asdict(self.run.settings).items() if n in named}
         shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
         replicas = self.engine.replicas
         batches = self.engine.batches

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.training.schedules import Cosine, Schedule, schedule
@@ -75,6 +76,15 @@ class Settings:
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
         check_count(self.shift, "shift", "Settings", least=0)
+
+    def named(self) -> dict[str, Any]:
+        """All fields by name; ``shift`` only where images are moved, so that files of before it agree.
+
+        >>> "shift" in Settings().named(), "shift" in Settings(shift=2).named()
+        (False, True)
+        """
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return every if self.shift else {name: value for name, value in every.items() if name != "shift"}
 
     @property
     def targets(self) -> tuple[float, ...]:
