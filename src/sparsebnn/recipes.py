@@ -39,10 +39,6 @@ _SMALL = Uniform(-0.01, 0.01)
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 
 
-# Where validation rows chose another one than for LBBNN-LRT.
-_TEMPERATURES = {"flow": 0.1}
-
-
 def prior_of(kind: str, inclusion_prob: float = 0.1) -> Prior:
     """A prior by name: ``spike_slab`` (slab N(0, 1)), ``empirical`` (its scale learned) or ``gaussian``.
 
@@ -111,7 +107,7 @@ def recipe(
     density; the recommended recipe then has three parts
     (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
     to the density, a fifth with a fixed structure at ten times the temperature. Without settings of one's own
-    :func:`~sparsebnn.train` uses those of LBBNN-LRT.
+    :func:`~sparsebnn.train` uses the recommended ones, which are the same for every method.
 
     >>> recipe("recommended", target_density=0.02).settings.target_density
     0.02
@@ -137,8 +133,7 @@ def recipe(
 def _recommended(method: str) -> Recipe:
     """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
     start = Initial()
-    settings = replace(RECOMMENDED, temperature=_TEMPERATURES.get(method, RECOMMENDED.temperature))
-    return Recipe("recommended", method, start, start, settings, "empirical")
+    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical")
 
 
 def _paper(method: str, architecture: str) -> Recipe:

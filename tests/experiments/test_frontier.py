@@ -209,23 +209,45 @@ def test_a_rehearsal_never_replaces_a_result(folder, tmp_path, monkeypatch, stag
 
 
 def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
-    """The default commands in the repository train nothing; two choices are of their first program."""
+    """The commands that the files name train nothing; two choices are of their first program."""
     monkeypatch.setattr(frontier, "_data", None)
     monkeypatch.setattr(classification, "train", None)
     common = ["--out", str(ROOT), "--runs", str(tmp_path)]
-    stages = ["--stage", "choose", "final", "densities", "targets"]
-    # Those of images were made with fewer draws than a choice now has.
-    for dataset, more in (("digits", []), ("kmnist", ["--choose-draws", "20"])):
-        own = [*common, "--datasets", dataset, *more]
-        frontier.main([*own, *stages, "--methods", "lrt", "pruned"])
-        assert capsys.readouterr().out.count(": already there\n") == 6
-        frontier.main([*own, *stages[:3], "--methods", "flow"])
-        assert capsys.readouterr().out.count(": already there\n") == 2
-    first = ["--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0", "--choose-draws", "20"]
-    frontier.main([*common, *stages[:3], *first])
-    assert capsys.readouterr().out.count(": already there\n") == 4
+    done = ": already there\n"
+
+    def count(*asked: str) -> int:
+        frontier.main([*common, *asked])
+        return capsys.readouterr().out.count(done)
+
+    both, stages = ("--stage", "choose", "final"), ("--stage", "choose", "final", "densities", "targets")
+    assert count(*stages, "--datasets", "digits", "--methods", "lrt", "pruned") == 6
+    assert count(*both, "--datasets", "digits", "kmnist", "--methods", "flow") == 4
+    assert count(*both, "--datasets", "kmnist", "--methods", "lrt") == 2
+    assert count(*both, "--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0") == 4
+    images = ("--datasets", "mnist", "fmnist", "kmnist")
+    assert count(*both, *images, "--architectures", "lenet", "--methods", "lrt") == 6
     for dataset in ("mnist", "fmnist"):
         assert result(ROOT, f"choose-{dataset}-fc-lrt")["command"].endswith("--methods lrt --programs 0")
+
+
+def test_kmnists_curves_are_of_the_choice_before(monkeypatch):
+    """Their settings differ from what is chosen now in temperature and heat, and in nothing else."""
+    given = frontier._options(["--out", str(ROOT), "--datasets", "kmnist"])
+    now, source = frontier_choose.chosen(given, "kmnist", "fc", "lrt")
+    assert (now.temperature, now.heat) == (0.01, 30.0)
+    before = replace(now, temperature=0.03, heat=10.0)
+
+    def there(stage: str, method: str = "lrt") -> bool:
+        path = frontier_plan.file_of(given, frontier_curve.stem("kmnist", "fc", method, stage))
+        return frontier_curve.finished(path, frontier_curve.plan(given, "kmnist", "fc", method, stage))
+
+    for stage in ("densities", "targets"):
+        with pytest.raises(InvalidInput, match=r"0\.03 where 0\.01 is asked for"):
+            there(stage)
+    assert there("densities", "pruned")
+    monkeypatch.setattr(frontier_curve, "chosen", lambda *asked: (before, source))
+    assert there("densities")
+    assert there("targets")
 
 
 def test_commands_name_every_option_that_differs():
@@ -535,16 +557,17 @@ def test_tables_and_picture_say_what_the_files_say(folder):
     assert (folder / "docs" / "images" / "frontier.png").stat().st_size > 10_000
 
 
-def test_methods_are_compared_before_sharpness_is_corrected(tmp_path):
-    """A cell that was corrected and one that was not: the difference is that of the plain figures."""
-    common = {"accuracy_average": 0.9, "accuracy_median": 0.9, "nll_median": 0.3, "nll_average": 0.2}
-    corrected = {**common, "nll_average": 0.1, "nll_average_plain": 0.5}
+def test_methods_are_compared_as_they_are_after_correction(tmp_path):
+    """The difference is that of the corrected figures, whatever they were before."""
+    common = {f"{n}_{m}": 0.3 for n in ("accuracy", "nll", "ece") for m in ("average", "median")}
+    corrected = {**common, "nll_average": 0.1, "nll_average_plain": 0.5, "ece_median": 0.25}
     folder = tmp_path / "frontier"
     folder.mkdir()
     for method, row in (("lrt", corrected), ("flow", common)):
         (folder / f"digits-fc-{method}.json").write_text(json.dumps({"replicates": [row, row]}))
     line = next(line for line in frontier_report.pair_table(tmp_path).splitlines() if "digits" in line)
-    assert "−0.3000 (−0.3000 to −0.3000) | +0.0000" in line
+    nll, none, ece = (f"{text} ({text} to {text})" for text in ("+0.2000", "+0.0000", "+0.0500"))
+    assert line.endswith(f"| {nll} | {none} | {none} | {ece} |")
 
 
 def test_a_report_of_nothing(tmp_path):

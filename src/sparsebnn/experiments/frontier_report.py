@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebnn.experiments import frontier_plan
+from sparsebnn.experiments import evaluation, frontier_plan
 from sparsebnn.experiments.cells import Result
 from sparsebnn.experiments.classification import DATASETS
 from sparsebnn.experiments.pages import renew
@@ -67,7 +67,7 @@ def places(results: Path, prefix: str, methods: Sequence[str]) -> list[tuple[str
 
 
 def final_tables(results: Path) -> str:
-    """The final cells: accuracies beside the paper's FLOW, then NLL and ECE beside our own FLOW."""
+    """The final cells: accuracies beside the paper's FLOW, then NLL and ECE beside our reproduction of it."""
     accuracy, calibration = [], []
     for dataset, architecture, method, content in places(results, "", ("lrt", "flow")):
         rows = content["replicates"]
@@ -88,17 +88,9 @@ def final_tables(results: Path) -> str:
         "limit",
         "median model of the first posterior, % @density",
     ]
-    second = [
-        "",
-        "NLL averaging",
-        "ECE",
-        "NLL median model",
-        "ECE",
-        "our FLOW: NLL averaging",
-        "ECE",
-        "NLL median",
-        "ECE",
-    ]
+    second = [""]
+    for measure in ("NLL averaging", "ECE averaging", "NLL median model", "ECE median model"):
+        second += [measure, "− our FLOW's"]
     return f"{pipes(head, accuracy)}\n\n{pipes(second, calibration)}\n"
 
 
@@ -140,12 +132,13 @@ def _with_plain(rows: list[dict[str, Any]], name: str) -> str:
 
 
 def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, architecture: str) -> list[str]:
-    def four(own: list[dict[str, Any]]) -> list[str]:
-        names = ("nll_average", "ece_average", "nll_median", "ece_median")
-        return [_with_plain(own, name) for name in names]
-
+    """NLL and ECE of both predictors, each with the difference from our reproduction of the paper's FLOW."""
     reproduced = _read(results / _TABLE[architecture] / f"{dataset}-flow.json")
-    return four(rows) + ([_NONE] * 4 if reproduced is None else four(reproduced["replicates"]))
+    texts = []
+    for name in ("nll_average", "ece_average", "nll_median", "ece_median"):
+        other = _NONE if reproduced is None else difference(rows, reproduced["replicates"], name, 4)
+        texts += [_with_plain(rows, name), other]
+    return texts
 
 
 def chosen_table(results: Path) -> str:
@@ -254,8 +247,16 @@ def curve_table(results: Path) -> str:
             rows.append(row)
         head = ["target", "largest miss", "median model, %", "NLL"]
         head += ["pruned, %", "ours − pruned", "pruned NLL", "ours − pruned"]
-        blocks.append(f"{place_name(dataset, architecture)}, {NAMES[method]}:\n\n{pipes(head, rows)}\n")
+        title = f"{place_name(dataset, architecture)}, {NAMES[method]} ({_trained_as(content)})"
+        blocks.append(f"{title}:\n\n{pipes(head, rows)}\n")
     return "\n".join(blocks) or "No curves yet.\n"
+
+
+def _trained_as(content: Result) -> str:
+    """What a curve was trained with: a choice that was made after it may be another one."""
+    own = content["settings"]["settings"]
+    heat = f", heat {own['refit_heat']:g}" if "refit_heat" in own else ""
+    return f"temperature {own['temperature']:g}, rate {own['learning_rate']:g}{heat}"
 
 
 def target_table(results: Path) -> str:
@@ -286,28 +287,24 @@ def _same_target(content: Result, target: float) -> list[dict[str, Any]] | None:
     return next((block["replicates"] for block in content["rows"] if block["target"] == target), None)
 
 
-def _uncorrected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The measures before they were corrected by what the validation rows chose, under their usual names."""
-    before = [{n.removesuffix("_plain"): v for n, v in row.items() if n.endswith("_plain")} for row in rows]
-    return [{**row, **plain} for row, plain in zip(rows, before)]
-
-
 def pair_table(results: Path) -> str:
-    """FLOW against LRT under the same recipe, where both are there; nobody is corrected."""
+    """FLOW against LRT, each as its validation rows chose and corrected it, where both are there."""
     rows = []
     found = places(results, "", ("lrt", "flow"))
-    finals = {(d, a, m): _uncorrected(content["replicates"]) for d, a, m, content in found}
+    finals = {(d, a, m): content["replicates"] for d, a, m, content in found}
     for dataset, architecture in dict.fromkeys((d, a) for d, a, _ in finals):
         pair = [finals.get((dataset, architecture, m)) for m in ("flow", "lrt")]
         if pair[0] is None or pair[1] is None:
             continue
-        names = ("accuracy_average", "accuracy_median", "nll_average", "nll_median")
-        figures = [difference(pair[0], pair[1], n, 4 if n.startswith("nll") else 2) for n in names]
+        names = [
+            f"{measure}_{model}" for measure in ("accuracy", "nll", "ece") for model in evaluation.MODELS
+        ]
+        figures = [difference(pair[0], pair[1], n, 2 if n.startswith("accuracy") else 4) for n in names]
         rows.append([place_name(dataset, architecture), *figures])
     if not rows:
         return "Not yet: one of the two is missing everywhere.\n"
     head = ["FLOW − LRT", "averaging, points", "median model, points", "NLL averaging", "NLL median model"]
-    return pipes(head, rows) + "\n\nNLL: before it is corrected.\n"
+    return pipes([*head, "ECE averaging", "ECE median model"], rows) + "\n"
 
 
 def markdown(results: Path) -> str:

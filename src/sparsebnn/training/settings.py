@@ -163,8 +163,9 @@ class Settings:
         return self.base_rate(group) * self.rate_factor(group, epoch)
 
 
-# For LBBNN-LRT: of what `sparsebnn frontier --stage choose` tried on fully connected networks, the most
-# accurate on the validation rows of MNIST, FMNIST and KMNIST together.
+# Of what `sparsebnn frontier --stage choose` tried with LBBNN-LRT on fully connected networks, the most
+# accurate on the validation rows of MNIST, FMNIST and KMNIST together; LBBNN-FLOW's choices have its
+# temperature too.
 RECOMMENDED = Settings(learning_rates={_LOGITS: 1e-2}, temperature=0.03, warmup=0.5)
 
 
