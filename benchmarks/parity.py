@@ -30,13 +30,13 @@ from sparsebnn.experiments.provenance import commit_and_source, device_name, rou
 from sparsebnn.networks import initialise
 from sparsebnn.training import Run, Settings, replicas, train
 
-__all__ = ["CASES", "blocks", "compared", "main"]
+__all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "in_double", "main", "on_cpu", "smooth"]
 
-_STEPS, _BATCH, _NUDGES = 50, 100, 4
+STEPS, _BATCH, _NUDGES = 50, 100, 4
 _SMALL_FLOW = {"hidden": (30, 30)}
 
 
-def _smooth(network: nn.Sequential) -> nn.Sequential:
+def smooth(network: nn.Sequential) -> nn.Sequential:
     made = copy.deepcopy(network)
     for name, module in made.named_children():
         if isinstance(module, nn.ReLU):
@@ -55,8 +55,8 @@ CASES: dict[str, Callable[[], nn.Sequential]] = {
     "mlp, LBBNN-FLOW": lambda: _mlp("flow", **_SMALL_FLOW),
     "784-400-600-10, LBBNN-LRT": lambda: mlp([784, 400, 600, 10], family="spike_slab"),
     "LeNet, LBBNN-LRT": lambda: lenet(family="spike_slab"),
-    "LeNet, LBBNN-LRT, smooth": lambda: _smooth(lenet(family="spike_slab")),
-    "LeNet, LBBNN-FLOW, smooth": lambda: _smooth(lenet(family="flow", family_options=_SMALL_FLOW)),
+    "LeNet, LBBNN-LRT, smooth": lambda: smooth(lenet(family="spike_slab")),
+    "LeNet, LBBNN-FLOW, smooth": lambda: smooth(lenet(family="flow", family_options=_SMALL_FLOW)),
 }
 
 
@@ -72,7 +72,7 @@ def _is_small(network: nn.Sequential) -> bool:
 def _data(network: nn.Sequential) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
     shape = _inputs(network)
-    rows = _STEPS * _BATCH // 10
+    rows = STEPS * _BATCH // 10
     return torch.rand(rows, *shape, generator=random), torch.randint(0, 10, (rows,), generator=random)
 
 
@@ -84,7 +84,7 @@ def _run(network: nn.Sequential, **how: Any) -> Run:
     return train(network, (x.to(like.dtype), y), settings=settings, progress=False, **how)
 
 
-def _apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, Any]:
+def apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, Any]:
     """The largest difference of any parameter and whose it is; how many differ by more than 1e-4."""
     found: dict[str, Any] = {"largest": -1.0, "where": "", "beyond": 0}
     for name, stacked in ours.replicas.parameters.items():
@@ -99,13 +99,16 @@ def _apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, Any
     return found
 
 
-def _on_cpu(network: nn.Sequential, start: Callable[[nn.Module, int], None] = initialise) -> Run:
-    """Eagerly on the CPU, from another start."""
+_Start = Callable[[nn.Module, int], None]
+
+
+def on_cpu(network: nn.Sequential, replicates: int | list[int] = 3, start: _Start = initialise) -> Run:
+    """Eagerly on the CPU, perhaps from another start."""
     with mock.patch.object(replicas, "initialise", start):
-        return _run(network, replicates=3, device="cpu", mode="eager")
+        return _run(network, replicates=replicates, device="cpu", mode="eager")
 
 
-def _in_double(network: nn.Sequential) -> Run:
+def in_double(network: nn.Sequential, replicates: int | list[int] = 3) -> Run:
     """In double precision, from where single precision starts."""
 
     def rounded_start(started: nn.Module, seed: int) -> None:
@@ -113,7 +116,7 @@ def _in_double(network: nn.Sequential) -> Run:
         initialise(single, seed)
         started.load_state_dict(single.state_dict())
 
-    return _on_cpu(copy.deepcopy(network).double(), rounded_start)
+    return on_cpu(copy.deepcopy(network).double(), replicates, rounded_start)
 
 
 def _nudged(network: nn.Sequential, way: int) -> Run:
@@ -128,7 +131,7 @@ def _nudged(network: nn.Sequential, way: int) -> Run:
                 towards = torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)
                 parameter.copy_(torch.nextafter(parameter, towards))
 
-    return _on_cpu(network, nudged_start)
+    return on_cpu(network, start=nudged_start)
 
 
 def compared(case: str, device: str) -> dict[str, Any]:
@@ -138,23 +141,23 @@ def compared(case: str, device: str) -> dict[str, Any]:
     eager = _run(network, replicates=3, device=device, mode="eager", tf32=False)
     alone = _run(network, replicates=[1], device=device, mode="eager", tf32=False)
     row: dict[str, Any] = {"case": case, "mode": fast.mode}
-    row |= {"fast – eager": _apart(fast, eager), "fast – alone": _apart(fast, alone, 1)}
-    home = eager if device == "cpu" else _on_cpu(network)
+    row |= {"fast – eager": apart(fast, eager), "fast – alone": apart(fast, alone, 1)}
+    home = eager if device == "cpu" else on_cpu(network)
     if device != "cpu":
-        row |= {"fast – CPU": _apart(fast, home), "eager – CPU": _apart(eager, home)}
+        row |= {"fast – CPU": apart(fast, home), "eager – CPU": apart(eager, home)}
         tf32 = _run(network, replicates=3, device=device, mode="compiled", tf32=True)
         # The NLL too: beside the KL of these networks it hardly counts in the loss.
         for part in ("loss", "nll"):
             curves = [torch.tensor([getattr(epoch, part) for epoch in run.history]) for run in (fast, tf32)]
             row[f"{part} with TF32, relative"] = float(((curves[1] - curves[0]) / curves[0]).abs().max())
     else:
-        nudged = [_apart(home, _nudged(network, way)) for way in range(_NUDGES)]
+        nudged = [apart(home, _nudged(network, way)) for way in range(_NUDGES)]
         row["CPU – nudged"] = max(nudged, key=lambda found: found["largest"])
-    row["CPU – double"] = _apart(home, _in_double(network))
+    row["CPU – double"] = apart(home, in_double(network))
     if not _is_small(network) and device != "cpu":
         double = copy.deepcopy(network).double()
         pair = [_run(double, replicates=3, device=device, mode=mode) for mode in ("compiled", "eager")]
-        row["fast – eager, double"] = {**_apart(pair[0], pair[1]), "mode": pair[0].mode}
+        row["fast – eager, double"] = {**apart(pair[0], pair[1]), "mode": pair[0].mode}
     return row
 
 

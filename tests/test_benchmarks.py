@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import __main__ as command
-from benchmarks import gradients, page, parity, plan, pool, tables
+from benchmarks import gradients, kinks, page, parity, plan, pool, tables
 from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
@@ -434,3 +434,19 @@ def test_parity_notices_a_step_that_is_off(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     monkeypatch.setattr(parity, "_run", off)
     assert parity.main(["--device", "cpu", "--cases", "mlp, LBBNN-LRT"]) == 1
+
+
+def test_runs_part_at_a_kink(monkeypatch):
+    """A small network meets none; a run from another start differs in its first step, and stays apart."""
+    network = parity.CASES["mlp, LBBNN-LRT"]()
+    found = kinks.first_kink(network, 1)
+    assert found["step"] is None
+    assert max(found["apart"], found["smooth"]) < 1e-5
+    assert "seed 1: no ReLU differs; apart" in kinks.line("mlp", 1, found)
+    real = parity.in_double
+    monkeypatch.setattr(parity, "in_double", lambda network, seeds: real(network, [seeds[0] + 1]))
+    other = kinks.first_kink(network, 1)
+    assert other["step"] == 1
+    assert other["inputs"][0] * other["inputs"][1] <= 0.0
+    assert min(other["apart"], other["smooth"]) > 1e-3
+    assert "seed 1: step 1: input " in kinks.line("mlp", 1, other)
