@@ -338,7 +338,12 @@ def test_a_header_edited_by_hand_gives_one_line(coded, tmp_path, edit):
     header = json.loads(meta["json"])
     EDITS[edit](header)
     path = tmp_path / "m.safetensors"
-    safetensors.torch.save_file(tensors, path, metadata={**meta, "json": json.dumps(header)})
+    meta["json"] = json.dumps(header)
+    safetensors.torch.save_file(tensors, path, metadata=meta)
+    refused(call("info", path), "is damaged or truncated (its content does not match its checksum).")
+    # By a hand that knows of the checksum.
+    del meta["checksum"]
+    safetensors.torch.save_file(tensors, path, metadata=meta)
     refused(call("info", path), f"Error: {path} is damaged (")
     refused(call("predict", path, coded.parent / "codes.csv"), f"Error: {path} is damaged (")
 

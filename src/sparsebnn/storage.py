@@ -1,6 +1,7 @@
 """Tensors and a JSON header in one safetensors file, written whole or not at all; no pickle.
 
-Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint.
+Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint. A checksum
+of header and tensors tells when a disk or a transfer has changed them; files of before it are read without.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ import torch
 from torch import Tensor
 
 __all__ = ["Kind", "StorageError", "read", "restore", "write"]
+
+
+_PIECE = 1 << 22
 
 
 class StorageError(RuntimeError):
@@ -49,14 +54,27 @@ def _safetensors(noun: str) -> Any:
     return safetensors
 
 
-def _in_order(payload: bytes) -> tuple[bytes, memoryview]:
-    """Head and body of a file, the head's entries sorted: the library leaves their order to chance."""
+def _complete(payload: bytes) -> tuple[bytes, memoryview]:
+    """Head and body of a file: the checksum added, entries sorted (the library leaves that to chance)."""
     length = int.from_bytes(payload[:8], "little")
-    head = json.loads(payload[8 : 8 + length])
+    head, body = json.loads(payload[8 : 8 + length]), memoryview(payload)[8 + length :]
+    meta = head["__metadata__"]
+    meta["checksum"] = f"{zlib.crc32(body, zlib.crc32(meta['json'].encode())):08x}"
     text = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
     # Tensors begin at a multiple of eight.
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, memoryview(payload)[8 + length :]
+    return len(text).to_bytes(8, "little") + text, body
+
+
+def _check(path: Path, meta: dict[str, str]) -> None:
+    """Whether header and tensors are those that were written."""
+    found = zlib.crc32(meta["json"].encode())
+    with path.open("rb") as file:
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        while piece := file.read(_PIECE):
+            found = zlib.crc32(piece, found)
+    if f"{found:08x}" != meta["checksum"]:
+        raise ValueError("its content does not match its checksum")
 
 
 def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
@@ -74,7 +92,7 @@ def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
-            file.writelines(_in_order(payload))
+            file.writelines(_complete(payload))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -91,7 +109,7 @@ def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, 
 
 
 def read(kind: Kind, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header; refuses what is truncated, foreign or of another version."""
+    """Tensors and header; refuses what is truncated, changed, foreign or of another version."""
     library = _safetensors(kind.noun)
     if not path.exists():
         raise kind.error(f"There is no {kind.noun} at {path}. {kind.if_missing}")
@@ -105,6 +123,8 @@ def read(kind: Kind, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                     f"{path} has {kind.noun} version {meta.get('version')}; "
                     f"this release reads {kind.version}. {kind.if_other_version}"
                 )
+            if "checksum" in meta:
+                _check(path, meta)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, json.loads(meta["json"])
     except StorageError:

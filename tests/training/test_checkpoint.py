@@ -52,6 +52,44 @@ def test_a_truncated_file(written, kept):
     assert message.endswith("). Use an earlier checkpoint.")
 
 
+def test_a_changed_bit_is_noticed_wherever_it_matters(written):
+    """Any byte of the file: it is refused now, or when it is put in place, or nothing of it is lost."""
+    whole = written.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        written.write_bytes(changed)
+        target = {name: torch.zeros_like(tensor) for name, tensor in TENSORS.items()}
+        try:
+            tensors, header = checkpoint.read(written)
+            checkpoint.restore(target, tensors, written)
+        except CheckpointError:
+            refused += 1
+            continue
+        assert header == HEADER
+        assert all(torch.equal(tensor, TENSORS[name]) for name, tensor in target.items())
+    # The word "checksum" itself may be changed, and blanks between parts.
+    assert refused > len(whole) - 32
+
+
+@pytest.mark.parametrize("place", [-1, -9, -20])
+def test_a_changed_tensor_does_not_match_its_checksum(written, place):
+    changed = bytearray(written.read_bytes())
+    changed[place] ^= 64
+    written.write_bytes(changed)
+    why = "its content does not match its checksum"
+    assert refusal(written) == f"{written} is damaged or truncated ({why}). Use an earlier checkpoint."
+
+
+def test_a_file_of_before_checksums_is_read(path):
+    meta = {"format": "sparsebnn-checkpoint", "version": "1", "json": json.dumps(HEADER)}
+    safetensors.torch.save_file(TENSORS, path, metadata=meta)
+    tensors, header = checkpoint.read(path)
+    assert header == HEADER
+    assert torch.equal(tensors["a"], TENSORS["a"])
+
+
 def test_random_bytes(path):
     path.write_bytes(bytes(range(256)) * 20)
     message = refusal(path)
