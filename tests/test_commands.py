@@ -142,6 +142,10 @@ BAD = {
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as CSV: it holds binary data."),
     "ragged": (b"a,b,y\n1,2,3\n1,2\n", "row 3 has 2 cells and the header 3."),
     "pickle": (pickle.dumps({"y": 1}), "cannot be read as CSV"),
+    "a quote too many": (
+        b'a,y\n"1,2\n' + b"1,2\n" * 40_000,
+        "(131072). Check the file's quotes: one may not be closed.",
+    ),
     "no target": (b"a,b\n" + b"1,2\n" * 20, "The 'target' of sparsebnn fit must be one of 'a', 'b'. Got 'y'"),
     "target twice": (b"a,y,y\n" + b"1,2,3\n" * 20, "must be the name of one column."),
     "one class": (b"a,y\n" + b"1,no\n" * 20, "must be of at least 2 classes. Got 'no' in all rows instead."),
@@ -411,6 +415,8 @@ def test_a_model_without_columns_says_so(tmp_path):
         '"Größe, cm, x, y, z";b;y\n1,5;2;u\n',
         "sep=;\na;b;y\n1,5;2;u\n",
         "sep=,\r\na,b,y\r\n1.5,2,u\r\n",
+        "sep=;\ra;b;y\r1,5;2;u\r",
+        "a,b,y\r1.5,2,u\r",
     ],
 )
 def test_separators_are_those_outside_quotes(text, tmp_path):

@@ -80,12 +80,12 @@ def _parse(content: bytes, name: str, target: str | None, words: Collection[str]
     if not text.strip():
         raise InvalidInput(f"{name} is empty. Give a file with a header line and rows.")
     text, delimiter = _separated(text)
+    reader = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter)  # a lone \r ends a line too
     try:
-        lines = [
-            row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(map(str.strip, row))
-        ]
+        lines = [row for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
-        raise _not_csv(name, str(error)) from error
+        advice = "Check the file's quotes: one may not be closed."
+        raise _not_csv(name, f"line {reader.line_num}: {error}", advice) from error
     header, body = [cell.strip() for cell in lines[0]], lines[1:]
     if not body:
         raise _no_rows(name)
@@ -110,7 +110,7 @@ def _separated(text: str) -> tuple[str, str]:
     >>> _separated('"size, cm, wet";b;y')[1], _separated("sep=;\\na;b")
     (';', ('a;b', ';'))
     """
-    said = re.match(r"\s*sep=([,;\t|])\r?\n", text)
+    said = re.match(r"\s*sep=([,;\t|])(?:\r\n|\r|\n)", text)
     if said is not None:
         return text[said.end() :], said[1]
     header = re.sub(r'"[^"]*"', "", text.lstrip()).splitlines() or [""]
