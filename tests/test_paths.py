@@ -183,6 +183,28 @@ def test_convolutions_by_drawn_structures():
     assert torch.equal(median_reach(network, (1, 2, 4))[0], torch.cat([kept, kept], dim=1))
 
 
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation"), [(None, 0, 1), (3, 1, 1), (4, 1, 2), ((3, 2), 0, 2)]
+)
+def test_a_pixel_reaches_if_a_pool_can_choose_it(stride, padding, dilation, ceil_mode):
+    """The oracle: an image with nothing but that pixel, pooled."""
+    pool = nn.MaxPool2d((2, 3), stride, padding, dilation, ceil_mode=ceil_mode)
+    alone = torch.eye(7 * 8).reshape(-1, 1, 7, 8)
+    seen = pool(alone).flatten(1)
+    network = nn.Sequential(pool, nn.Flatten(), sparsebnn.Linear(seen.shape[1], 1, family="gaussian"))
+    exact = (seen > 0).any(1).double().reshape(1, 7, 8)
+    assert torch.equal(median_reach(network, (1, 7, 8)), exact)
+    assert torch.equal(path_probability(network, n_draws=2, shape=(1, 7, 8)).prob, exact)
+
+
+def test_pools_of_one_dimension():
+    network = nn.Sequential(
+        nn.MaxPool1d(2), nn.AvgPool1d(2), nn.Flatten(), sparsebnn.Linear(1, 1, family="gaussian")
+    )
+    assert median_reach(network, (1, 5)).tolist() == [[1.0, 1.0, 1.0, 1.0, 0.0]]
+
+
 def test_ordinary_layers_are_all_there():
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), sparsebnn.Linear(2, 1)).double()
     with torch.no_grad():

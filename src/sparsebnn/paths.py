@@ -18,6 +18,7 @@ the exact probability for the first two layers.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ __all__ = ["Reach", "median_reach", "path_probability"]
 _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
 _TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout2d, *_ACTIVATIONS)
+_MAXIMA = (nn.MaxPool1d, nn.MaxPool2d)
 _OWNER = "input_inclusion"
 
 
@@ -46,8 +48,8 @@ def _modules(network: nn.Module) -> list[nn.Module]:
     """The network as a chain of modules that structure passes through."""
     if isinstance(network, nn.Sequential):
         return [inner for module in network for inner in _modules(module)]
-    known = (BayesianLayer, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.AvgPool2d, nn.MaxPool2d)
-    if not isinstance(network, (*known, *_TRANSPARENT)):
+    known = (BayesianLayer, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.AvgPool1d, nn.AvgPool2d)
+    if not isinstance(network, (*known, *_MAXIMA, *_TRANSPARENT)):
         expected = "a chain (nn.Sequential) of linear and convolutional layers, activations and pooling"
         advice = "Paths through other modules are not known."
         raise invalid("network", _OWNER, expected, type(network).__name__, advice)
@@ -228,7 +230,25 @@ def _structural(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
         return F.linear(x, scale * mask)
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         return module._conv_forward(x, scale * mask, None)
-    if isinstance(module, nn.MaxPool2d):
-        # Whichever input is largest, all of them can be: they all count.
-        return F.avg_pool2d(x, module.kernel_size, module.stride, module.padding)
-    return module(x)
+    return _windows(module, x) if isinstance(module, _MAXIMA) else module(x)
+
+
+def _windows(module: nn.MaxPool1d | nn.MaxPool2d, x: Tensor) -> Tensor:
+    """The mean of every window: whichever of its inputs is largest, all of them can be.
+
+    >>> x = torch.arange(5.0).reshape(1, 1, 5)
+    >>> [_windows(nn.MaxPool1d(2, ceil_mode=ceil), x).tolist() for ceil in (False, True)]
+    [[[[0.5, 2.5]]], [[[0.5, 2.5, 2.0]]]]
+    """
+    size, count = x.shape[2:], x.shape[1]
+    how = (module.kernel_size, module.stride, module.padding, module.dilation)
+    kernel, stride, padding, dilation = (n if isinstance(n, tuple) else (n,) * len(size) for n in how)
+    outputs = module(x.detach()).shape[2:]
+    # A last window may reach beyond the padding: there is nothing there.
+    sides: list[int] = []
+    for n, k, s, p, d, out in zip(size, kernel, stride, padding, dilation, outputs):
+        reach = (out - 1) * s + d * (k - 1) + 1
+        sides = [p, max(0, reach - n - p), *sides]
+    weights = x.new_full((count, 1, *kernel), 1.0 / math.prod(kernel))
+    convolve = F.conv1d if len(size) == 1 else F.conv2d
+    return convolve(F.pad(x, sides), weights, stride=stride, dilation=dilation, groups=count)
