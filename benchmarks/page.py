@@ -1,7 +1,7 @@
 """Result files to the picture and to docs/performance.md; nothing is measured here.
 
-The page's parts ``cuda``, ``cpu`` and ``parity`` (see :mod:`sparsebnn.experiments.pages`) are written by this
-module from the result file of that name; everything else on it is written by hand.
+The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :mod:`sparsebnn.experiments.pages`) are
+written by this module from the result files of that name; everything else on it is written by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import parity
+from benchmarks import kinks, parity
 from benchmarks.tables import Record, scaling_curves, tables
 from sparsebnn.experiments.pages import renew
 from sparsebnn.experiments.provenance import COLOURS
@@ -64,9 +64,9 @@ def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
     """Write the parts of a page anew."""
     for kind in KINDS:
         renew(page, block(records, kind), kind)
-    found = parity.blocks(folder)
-    if found:
-        renew(page, found, "parity")
+    for part, found in (("parity", parity.blocks(folder)), ("kinks", kinks.block(folder))):
+        if found:
+            renew(page, found, part)
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:

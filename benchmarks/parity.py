@@ -30,18 +30,26 @@ from sparsebnn.experiments.provenance import commit_and_source, device_name, rou
 from sparsebnn.networks import initialise
 from sparsebnn.training import Run, Settings, replicas, train
 
-__all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "in_double", "main", "on_cpu", "smooth"]
+__all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "in_double", "made_by", "main", "on_cpu"]
+__all__ += ["record_of", "smooth", "with_activation"]
 
 STEPS, _BATCH, _NUDGES = 50, 100, 4
 _SMALL_FLOW = {"hidden": (30, 30)}
+_Start = Callable[[nn.Module, int], None]
 
 
-def smooth(network: nn.Sequential) -> nn.Sequential:
+def with_activation(network: nn.Sequential, make: Callable[[], nn.Module]) -> nn.Sequential:
+    """The network with other modules in the place of its ReLUs."""
     made = copy.deepcopy(network)
     for name, module in made.named_children():
         if isinstance(module, nn.ReLU):
-            setattr(made, name, nn.Softplus())
+            setattr(made, name, make())
     return made
+
+
+def smooth(network: nn.Sequential) -> nn.Sequential:
+    """The network with an activation that has no kink."""
+    return with_activation(network, nn.Softplus)
 
 
 def _mlp(family: str, **options: Any) -> nn.Sequential:
@@ -97,9 +105,6 @@ def apart(ours: Run, other: Run, replicate: int | None = None) -> dict[str, Any]
     first = losses[0] if replicate is None else losses[0][replicate : replicate + 1]
     found["loss"] = float(((first - losses[1]) / losses[1]).abs().max())
     return found
-
-
-_Start = Callable[[nn.Module, int], None]
 
 
 def on_cpu(network: nn.Sequential, replicates: int | list[int] = 3, start: _Start = initialise) -> Run:
@@ -184,6 +189,19 @@ _PAIRS = (
 _CURVES = ("loss with TF32, relative", "nll with TF32, relative")
 
 
+def record_of(experiment: str, device: str) -> dict[str, Any]:
+    """A result file before its rows: the code that runs is the code that is there at the start."""
+    commit, source = commit_and_source()
+    made = {"experiment": experiment, "commit": commit, "commit_source": source, "versions": versions()}
+    return {**made, "device": device_name(torch.device(device)), "rows": []}
+
+
+def made_by(record: dict[str, Any], program: str) -> str:
+    """Where the figures of a result file come from."""
+    made = f"`python -m benchmarks.{program}` on {record['device']}; commit {str(record['commit'])[:12]};"
+    return f"{made} torch {record['versions']['torch']}."
+
+
 def block(record: dict[str, Any]) -> str:
     """A result file as a table for the page; pairs that no row has are left out."""
     rows = record["rows"]
@@ -199,8 +217,7 @@ def block(record: dict[str, Any]) -> str:
             cells.append(f"{found['largest']:.1e}{more}" if found else "–")
         cells += [f"{100 * row[curve]:.1g}%" if curve in row else "–" for curve in curves]
         lines.append(f"| {' | '.join(cells)} |")
-    made = f"`python -m benchmarks.parity` on {record['device']}; commit {str(record['commit'])[:12]};"
-    return f"{made} torch {record['versions']['torch']}.\n\n" + "\n".join(lines)
+    return f"{made_by(record, 'parity')}\n\n" + "\n".join(lines)
 
 
 def blocks(folder: Path) -> str:
@@ -216,11 +233,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--out", type=Path, help="file for the figures")
     given = parser.parse_args(argv)
-    # Now, not at the end: the code that runs is the code that is there at the start.
-    commit, source = commit_and_source()
-    rows: list[dict[str, Any]] = []
-    record = {"experiment": "parity", "commit": commit, "commit_source": source, "versions": versions()}
-    record |= {"device": device_name(torch.device(given.device)), "rows": rows}
+    record = record_of("parity", given.device)
+    rows: list[dict[str, Any]] = record["rows"]
     for case in given.cases:
         rows.append(compared(case, given.device))
         print(line(rows[-1]), flush=True)

@@ -436,17 +436,52 @@ def test_parity_notices_a_step_that_is_off(monkeypatch):
     assert parity.main(["--device", "cpu", "--cases", "mlp, LBBNN-LRT"]) == 1
 
 
-def test_runs_part_at_a_kink(monkeypatch):
-    """A small network meets none; a run from another start differs in its first step, and stays apart."""
-    network = parity.CASES["mlp, LBBNN-LRT"]()
-    found = kinks.first_kink(network, 1)
-    assert found["step"] is None
-    assert max(found["apart"], found["smooth"]) < 1e-5
-    assert "seed 1: no ReLU differs; apart" in kinks.line("mlp", 1, found)
+def test_the_first_sign_that_differs_and_how_many_at_the_end():
+    """Three steps of two ReLUs: the second of step 2 differs in one place, those of step 3 in three."""
+    single = [torch.tensor([0.5, -0.25, 1e-7, 2.0]) * sign for sign in (1, 1, 1, -1, 1, 1)]
+    double = [x.clone().double() for x in single]
+    double[3][2] = 3e-8
+    double[4][:2] *= -1
+    double[5][2] = 0.0
+    found = kinks.parted(single, double, 2)
+    assert (found["step"], found["last"]) == (2, 3)
+    assert found["inputs"] == pytest.approx([-1e-7, 3e-8])
+    assert found["median"] == 0.25
+    assert kinks.parted(single, single, 2) == {"step": None, "last": 0}
+    with pytest.raises(ValueError, match="shorter"):
+        kinks.parted(single, double[:-1], 2)
+
+
+def test_kinks_are_told_and_kept(tmp_path, monkeypatch, capsys):
+    """A small network meets none; where a run has another start, the first step tells it."""
+    path = tmp_path / "kinks.json"
+    words = ["--cases", "mlp, LBBNN-LRT", "--seeds", "1", "--out", str(path)]
+    kinks.main(words)
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["step"] is None
+    assert max(row["apart"], row["smooth"]) < 1e-5
+    assert capsys.readouterr().out.startswith("mlp, LBBNN-LRT, seed 1: no ReLU differs; apart ")
+    assert f"| mlp, LBBNN-LRT | 1 | none | – | – | 0 | {row['apart']:.1e} |" in kinks.block(tmp_path)
     real = parity.in_double
     monkeypatch.setattr(parity, "in_double", lambda network, seeds: real(network, [seeds[0] + 1]))
-    other = kinks.first_kink(network, 1)
-    assert other["step"] == 1
-    assert other["inputs"][0] * other["inputs"][1] <= 0.0
-    assert min(other["apart"], other["smooth"]) > 1e-3
-    assert "seed 1: step 1: input " in kinks.line("mlp", 1, other)
+    kinks.main(words)
+    assert json.loads(path.read_text())["rows"][0]["step"] == 1
+    assert "seed 1: step 1: input " in capsys.readouterr().out
+    assert "| step 1 | " in kinks.block(tmp_path)
+    assert kinks.block(tmp_path / "nowhere") == ""
+
+
+@pytest.mark.slow
+def test_without_a_kink_single_precision_stays_near():
+    """Seed 0 meets none; seed 1 does, and with a smooth activation is as near as the others."""
+    network = parity.CASES["784-400-600-10, LBBNN-LRT"]()
+    none, one = kinks.first_kink(network, 0), kinks.first_kink(network, 1)
+    assert none["step"] is None
+    assert none["apart"] < 1e-5
+    assert one["step"] == 17
+    assert one["smooth"] < 1e-5 < one["apart"]
+
+
+def test_the_page_has_the_kinks_of_the_file():
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert filled(text, kinks.block(ROOT / "results" / "bench"), "kinks") == text
