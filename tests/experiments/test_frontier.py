@@ -209,7 +209,7 @@ def test_a_rehearsal_never_replaces_a_result(folder, tmp_path, monkeypatch, stag
 
 
 def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
-    """The commands that the files name train nothing; two choices are of their first program."""
+    """Commands for what is there train nothing; two choices are of one program, one is of fewer draws."""
     monkeypatch.setattr(frontier, "_data", None)
     monkeypatch.setattr(classification, "train", None)
     common = ["--out", str(ROOT), "--runs", str(tmp_path)]
@@ -223,9 +223,12 @@ def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
     assert count(*stages, "--datasets", "digits", "--methods", "lrt", "pruned") == 6
     assert count(*both, "--datasets", "digits", "kmnist", "--methods", "flow") == 4
     assert count(*both, "--datasets", "kmnist", "--methods", "lrt") == 2
+    assert count(*stages, "--datasets", "kmnist", "--methods", "pruned") == 2
     assert count(*both, "--datasets", "mnist", "fmnist", "--methods", "lrt", "--programs", "0") == 4
     images = ("--datasets", "mnist", "fmnist", "kmnist")
     assert count(*both, *images, "--architectures", "lenet", "--methods", "lrt") == 6
+    flow = ("--datasets", "kmnist", "--architectures", "lenet", "--methods", "flow")
+    assert count("--stage", "choose", *flow, "--choose-draws", "20") == 1
     for dataset in ("mnist", "fmnist"):
         assert result(ROOT, f"choose-{dataset}-fc-lrt")["command"].endswith("--methods lrt --programs 0")
 
@@ -568,6 +571,30 @@ def test_methods_are_compared_as_they_are_after_correction(tmp_path):
     line = next(line for line in frontier_report.pair_table(tmp_path).splitlines() if "digits" in line)
     nll, none, ece = (f"{text} ({text} to {text})" for text in ("+0.2000", "+0.0000", "+0.0500"))
     assert line.endswith(f"| {nll} | {none} | {none} | {ece} |")
+
+
+def test_calibration_is_set_beside_the_reproduction(tmp_path):
+    """Before correction in brackets; the difference from the reproduction's FLOW, with its interval."""
+    measured = {f"{n}_{m}": 0.25 for n in ("accuracy", "nll", "ece") for m in ("average", "median")}
+    ours = {**measured, "density": 0.03, "nll_average": 0.2, "nll_average_plain": 0.5, "ece_median": 0.125}
+    for folder, name, row in (("frontier", "kmnist-fc-lrt", ours), ("table1", "kmnist-flow", measured)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.json").write_text(json.dumps({"replicates": [row, row]}))
+    head, _, line = frontier_report.final_tables(tmp_path).split("\n\n")[1].splitlines()[:3]
+    below, none, half = (f"{text} ({text} to {text})" for text in ("−0.0500", "+0.0000", "−0.1250"))
+    cells = [f"0.2000 (0.5000) | {below}", f"0.2500 | {none}", f"0.2500 | {none}", f"0.1250 | {half}"]
+    assert line == f"| KMNIST, fully connected, LBBNN-LRT | {' | '.join(cells)} |"
+    assert "| ECE median model | ECE median model − our FLOW's |" in head
+
+
+def test_curves_say_what_they_were_trained_with(folder):
+    own = result(folder, "densities-digits-fc-lrt")["settings"]["settings"]
+    said = f"temperature {own['temperature']:g}, rate {own['learning_rate']:g}"
+    curve, target = (
+        make(folder / "results") for make in (frontier_report.curve_table, frontier_report.target_table)
+    )
+    assert f"digits, fully connected, LBBNN-LRT ({said}" in curve
+    assert f"| digits, fully connected, LBBNN-LRT ({said}) |" in target
 
 
 def test_a_report_of_nothing(tmp_path):

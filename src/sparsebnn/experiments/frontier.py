@@ -7,7 +7,7 @@ before the first stage begins, or replaced by ``--force``:
     settings on validation rows, ``results/frontier/choose-<dataset>-<architecture>-<method>.json``
     (the rule: :mod:`~sparsebnn.experiments.frontier_choose`);
 ``final``
-    ten seeds, all training rows, at most 100 epochs, measured once on the test rows,
+    ten seeds, all training rows, at most 100 epochs, measured on the test rows,
     ``results/frontier/<dataset>-<architecture>-<method>.json``, with the fields of the tables' files;
 ``densities``
     target densities from 0.5% to 10%, and magnitude pruning (method ``pruned``) at the same ones;

@@ -1,8 +1,8 @@
 """The frontier's settings, chosen on validation rows: the last 10,000 training rows (digits: 300).
 
 Every candidate is trained on the other rows with a few seeds; those that can differ inside a program are one
-program. The rule, fixed before any run: of the candidates within the density limit, those whose validation
-accuracy (mean of averaging and median model, over the seeds) is within half a standard error of the best,
+program. The rule: of the candidates within the density limit, those whose validation accuracy (mean of
+averaging and median model, over the seeds) is within half a standard error of the best,
 :math:`\\tfrac12\\sqrt{p(1-p)/n}` for n rows; of these the one with the lowest validation NLL (mean of both).
 If no candidate is sparse enough, the sparsest. The test rows are not looked at. NLL and calibration are those
 of predictors that were corrected (:mod:`sparsebnn.calibration`) by what the same rows chose, all seeds

@@ -90,9 +90,9 @@ def _scales(axis: Any) -> None:
 
     axis.set_xscale("log")
     axis.set_yscale("log")
-    ticks = [0.5, 1, 2, 5, 10, 20, 50, 100]
+    ticks = [0.5, 1, 2, 5, 10, 20, 50]
     axis.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
-    axis.set_xlim(0.4, 110)
+    axis.set_xlim(0.4, max(60.0, 1.2 * axis.dataLim.x1))
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())

@@ -90,7 +90,7 @@ def final_tables(results: Path) -> str:
     ]
     second = [""]
     for measure in ("NLL averaging", "ECE averaging", "NLL median model", "ECE median model"):
-        second += [measure, "− our FLOW's"]
+        second += [measure, f"{measure} − our FLOW's"]
     return f"{pipes(head, accuracy)}\n\n{pipes(second, calibration)}\n"
 
 
@@ -269,7 +269,7 @@ def target_table(results: Path) -> str:
             off = max(abs(value / block["target"] - 1.0) for value in kept)
             rows.append(
                 [
-                    f"{place_name(dataset, architecture)}, {NAMES[method]}",
+                    f"{place_name(dataset, architecture)}, {NAMES[method]} ({_trained_as(content)})",
                     f"{100 * block['target']:g}%",
                     f"{100 * min(kept):.3f}–{100 * max(kept):.3f}%",
                     f"{100 * off:.1f}%",

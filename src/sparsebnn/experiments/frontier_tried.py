@@ -49,6 +49,7 @@ def _asked(given: argparse.Namespace, dataset: str, architecture: str, method: s
     """What makes two choices the same, whatever programs they have tried."""
     return _same(
         base_of(given, dataset, architecture, method).record(),
+        method,
         seeds_each=given.seeds,
         draws=given.choose_draws,
         seed=given.seed,
@@ -61,10 +62,11 @@ def _told_by(content: Result) -> dict[str, Any]:
     """The same, of a file."""
     first = min(seed for row in content["rows"] for seed in row["seeds"])
     how = {name: content[name] for name in ("seeds_each", "draws", "held_out", "most_density")}
-    return _same(content["settings"], seed=content.get("seed", first), **how)
+    return _same(content["settings"], content["method"], seed=content.get("seed", first), **how)
 
 
-def _same(record: dict[str, Any], **how: Any) -> dict[str, Any]:
+def _same(record: dict[str, Any], method: str, draws: int, **how: Any) -> dict[str, Any]:
+    how |= {} if method == "pruned" else {"draws": draws}  # of a pruned network nothing is drawn
     own = {name: value for name, value in record["settings"].items() if name not in _BY_CANDIDATE}
     return json.loads(json.dumps(provenance.rounded({**record, "settings": own, **how})))
 
