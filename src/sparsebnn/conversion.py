@@ -32,14 +32,22 @@ _OPAQUE = (
 )
 
 
-def _why_not(name: str, module: nn.Module) -> str | None:
-    """Why this one module cannot be converted, or None."""
+def _altered(name: str, module: nn.Module) -> str | None:
+    """Why the weights of this one module are not its own, or None."""
     kind = type(module).__name__
     if parametrize.is_parametrized(module):
         return f"{name} ({kind}) has a parametrization; remove it first with remove_parametrizations"
     hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
     if "WeightNorm" in hooks or "SpectralNorm" in hooks:
         return f"{name} ({kind}) has a weight or spectral norm hook; remove it first"
+    return None
+
+
+def _why_not(name: str, module: nn.Module) -> str | None:
+    """Why this one module cannot be converted, or None."""
+    kind, altered = type(module).__name__, _altered(name, module)
+    if altered is not None:
+        return altered
     if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
         return f"{name} ({kind}) reads its projections' weights without calling their forward"
     if isinstance(module, _OPAQUE):
@@ -79,7 +87,8 @@ def _within(name: str, outer: Collection[str]) -> bool:
 def obstacles(module: nn.Module, keep: Collection[str] = (), replicated: bool = False) -> list[str]:
     """What in ``module`` cannot be converted, one sentence each; or what cannot be replicated.
 
-    What is kept need not be convertible. To be replicated it must neither share statistics nor weights.
+    What is kept need not be convertible. To be replicated nothing need be: no module may share statistics or
+    weights, and what was not kept must have its weights to itself.
     """
     found: list[str] = []
     opaque: list[str] = []
@@ -88,7 +97,7 @@ def obstacles(module: nn.Module, keep: Collection[str] = (), replicated: bool = 
         label, stays = name or "the module itself", _within(name, keep)
         if _within(name, opaque):
             continue
-        reason = None if stays else _why_not(label, part)
+        reason = None if stays else (_altered if replicated else _why_not)(label, part)
         if reason is None and (replicated or not stays):
             reason = _of_norms(label, part, replicated)
         if reason is not None:

@@ -110,7 +110,8 @@ def initialise(network: nn.Module, seed: int) -> None:
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in network.modules():
-            if module in inside or not hasattr(module, "reset_parameters"):
+            draws = hasattr(module, "reset_parameters") or isinstance(module, nn.MultiheadAttention)
+            if module in inside or not draws:
                 continue
             if pretrained and not isinstance(module, BayesianLayer):
                 inside.update(part for part in module.modules() if not isinstance(part, BayesianLayer))
@@ -128,6 +129,10 @@ def _reset(module: nn.Module) -> list[nn.Module]:
 
     One that holds others may draw for itself alone.
     """
+    if isinstance(module, nn.MultiheadAttention):  # under another name, and not all that it draws when made
+        module.out_proj.reset_parameters()
+        module._reset_parameters()
+        return list(module.modules())
     others = [part for part in module.modules() if part is not module and hasattr(part, "reset_parameters")]
     ours = isinstance(module, BayesianLayer)
     before = {} if ours else {part: [p.detach().clone() for p in part.parameters()] for part in others}

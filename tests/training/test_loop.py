@@ -396,7 +396,22 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
         (
             {"network": DROPOUT},
             "The 'network' of train must be free of dropout, whose noise no replicate's seed would govern. "
-            "Got dropout at ['1'] instead. Set p=0 or remove it.",
+            "Got dropout at ['1'] instead. Set it to 0 or remove it.",
+        ),
+        (
+            {"network": nn.Sequential(nn.LSTM(4, 6, 2, dropout=0.1), sparsebnn.Linear(6, 3))},
+            "The 'network' of train must be free of dropout, whose noise no replicate's seed would govern. "
+            "Got dropout at ['0'] instead. Set it to 0 or remove it.",
+        ),
+        (
+            {"network": nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), sparsebnn.Linear(4, 3))},
+            "The 'network' of train must be free of dropout, whose noise no replicate's seed would govern. "
+            "Got dropout at ['0'] instead. Set it to 0 or remove it.",
+        ),
+        (
+            {"network": nn.Sequential(nn.LazyLinear(6), sparsebnn.Linear(6, 3))},
+            "The 'network' of train must be a module whose parameters have a shape. "
+            "Got '0.weight' without instead. Call it on some rows first.",
         ),
         (
             {"network": NORMED},

@@ -57,6 +57,48 @@ def test_alone_as_among_five_in_single_precision(kind, family):
     test_alone_as_among_five(kind, family, torch.float32)
 
 
+class _Last(torch.nn.Module):
+    """A module that reads rows of a sequence, then a Bayesian head that reads the last of them."""
+
+    def __init__(self, reader):
+        super().__init__()
+        self.reader, self.head = reader, sparsebnn.Linear(8, 3)
+
+    def forward(self, x):
+        rows = x.reshape(len(x), 2, 2).repeat(1, 1, 4)
+        attends = isinstance(self.reader, torch.nn.MultiheadAttention)
+        read = self.reader(rows, rows, rows, need_weights=False) if attends else self.reader(rows)
+        return self.head((read[0] if isinstance(read, tuple) else read)[:, -1])
+
+
+class _Own(torch.nn.Linear):
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+READERS = {
+    "LSTM": lambda: torch.nn.LSTM(8, 8, batch_first=True),
+    "GRU": lambda: torch.nn.GRU(8, 8, 2, batch_first=True),
+    # The keys' bias has a gradient of zero but for rounding, which Adam makes a step of.
+    "attention": lambda: torch.nn.MultiheadAttention(8, 2, bias=False, batch_first=True),
+    "a subclass": lambda: _Own(8, 8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("reader", READERS)
+def test_modules_that_have_no_bayesian_form_are_replicated(reader):
+    """They start anew for every seed, and replicate k alone is replicate k among others."""
+    network = _Last(READERS[reader]()).double()
+    together = fit(network, make_data("mlp"), settings=SHORT, replicates=SEEDS[:3])
+    alone = fit(network, make_data("mlp"), settings=SHORT, replicates=[SEEDS[2]])
+    ours, first = parameters(together, 2), parameters(together, 0)
+    assert distance(ours, parameters(alone, 0)) <= TOLERANCE[torch.float64]
+    for name, tensor in ours.items():
+        # A standard deviation per number would do: starts of different seeds share nothing.
+        assert float((tensor - first[name]).abs().max()) > (1e-4 if "bias" in name else 1e-2), name
+
+
 def test_neighbours_and_places_do_not_matter():
     """The same seed in another place among others."""
     network, data = make_network(), make_data()

@@ -36,14 +36,29 @@ def _device(device: str | torch.device) -> torch.device:
     return torch.device(device)
 
 
+def _drops(module: nn.Module) -> bool:
+    """Whether it drops units at random; recurrent and attention modules do so by themselves."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0.0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0.0 and module.num_layers > 1
+    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0.0
+
+
 def _check_network(network: nn.Module) -> None:
     if next(bayesian_layers(network), None) is None:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "train", "a module with Bayesian layers", type(network).__name__, advice)
-    active = [n for n, m in network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
+    active = [name for name, module in network.named_modules() if _drops(module)]
     if active:
         expected = "free of dropout, whose noise no replicate's seed would govern"
-        raise invalid("network", "train", expected, f"dropout at {active}", "Set p=0 or remove it.")
+        raise invalid("network", "train", expected, f"dropout at {active}", "Set it to 0 or remove it.")
+    lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        advice = "Call it on some rows first."
+        raise invalid(
+            "network", "train", "a module whose parameters have a shape", f"{lazy[0]!r} without", advice
+        )
     found = obstacles(network, kept(network), replicated=True)
     if found:
         raise InvalidInput(
