@@ -198,6 +198,33 @@ def test_a_pixel_reaches_if_a_pool_can_choose_it(stride, padding, dilation, ceil
     assert torch.equal(path_probability(network, n_draws=2, shape=(1, 7, 8)).prob, exact)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 4), "Got (2, 4) for a Conv2d, which takes (channels, height, width), instead."),
+        ((5, 1, 2, 4), "Got (5, 1, 2, 4) for a Conv2d, which takes (channels, height, width), instead."),
+        ((1, 9, 9), "Got (1, 9, 9), of which (8,) comes to a Linear, instead. "),
+        ((3, 2, 4), "Got (3, 2, 4), of which (3, 2, 4) comes to a Conv2d, instead. "),
+        (8, "must be the sizes of one input, without the rows' axis. Got 8 instead."),
+        ((1, 2, 0), "must be the sizes of one input, without the rows' axis. Got (1, 2, 0) instead."),
+    ],
+)
+def test_shapes_that_are_not_an_inputs(shape, message):
+    for call in (
+        lambda: median_reach(small_convolution(), shape),
+        lambda: path_probability(small_convolution(), shape=shape),
+    ):
+        with pytest.raises(InvalidInput) as raised:
+            call()
+        assert message in str(raised.value)
+
+
+def test_a_pool_that_gives_indices_too():
+    pool = nn.MaxPool1d(2, return_indices=True)
+    network = nn.Sequential(pool, nn.Flatten(), sparsebnn.Linear(2, 1, family="gaussian"))
+    assert median_reach(network, (1, 5)).tolist() == [[1.0, 1.0, 1.0, 1.0, 0.0]]
+
+
 def test_pools_of_one_dimension():
     network = nn.Sequential(
         nn.MaxPool1d(2), nn.AvgPool1d(2), nn.Flatten(), sparsebnn.Linear(1, 1, family="gaussian")
@@ -248,8 +275,8 @@ def test_what_cannot_be_traced_is_refused():
         path_probability(nn.Sequential(sparsebnn.Linear(2, 2), nn.LayerNorm(2)))
     with pytest.raises(InvalidInput, match=r"must be a module with Bayesian layers. Got Sequential instead"):
         path_probability(nn.Sequential(nn.Linear(2, 2)))
-    with pytest.raises(InvalidInput, match="must be given for a network with convolutions"):
+    with pytest.raises(InvalidInput, match="must be given for a network of images or sequences"):
         path_probability(small_convolution())
-    with pytest.raises(InvalidInput, match="must be given for a network with convolutions"):
+    with pytest.raises(InvalidInput, match="must be given for a network of images or sequences"):
         median_reach(small_convolution())
     assert math.isfinite(float(path_probability(uncertain([2, 1])).prob[0]))

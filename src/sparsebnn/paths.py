@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.layers import BayesianLayer, Linear
+from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
 
 __all__ = ["Reach", "median_reach", "path_probability"]
 
@@ -34,6 +35,11 @@ _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
 _TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout2d, *_ACTIVATIONS)
 _MAXIMA = (nn.MaxPool1d, nn.MaxPool2d)
+# How many axes of an input are places.
+_SPATIAL: tuple[tuple[tuple[type[nn.Module], ...], int], ...] = (
+    ((Conv1d, nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d), 1),
+    ((Conv2d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d), 2),
+)
 _OWNER = "input_inclusion"
 
 
@@ -97,10 +103,10 @@ def path_probability(
 ) -> Reach:
     """Probability that an input reaches an output, for every input.
 
-    ``shape`` is that of one input where convolutions need to know it. The network may be on any device; the
-    result is on the CPU. Exact for dense networks with one
-    hidden layer of any width, or with hidden layers after the first of at most 10 units;
-    else, and where weights share inclusions, ``n_draws`` structures are drawn unless layers are that small.
+    ``shape`` is that of one input where the layers do not tell it. The network may be on any device; the
+    result is on the CPU. Exact for dense networks with one hidden layer of any width, or with hidden layers
+    after the first of at most 10 units; else, and where weights share inclusions, ``n_draws`` structures are
+    drawn unless layers are that small.
 
     >>> import sparsebnn
     >>> network = sparsebnn.mlp([3, 1], family="gaussian")
@@ -111,9 +117,7 @@ def path_probability(
     chain = _check(network)
     if all(isinstance(module, Linear | nn.Linear) for module in chain):
         return _dense([matrix for module in chain for matrix in _independent(module)], n_draws, seed)
-    if shape is None:
-        advice = "For example shape=(1, 28, 28)."
-        raise invalid("shape", _OWNER, "given for a network with convolutions", None, advice)
+    shape = _checked(shape, chain, _OWNER)
     generator = torch.Generator().manual_seed(seed)
     probs = [_inclusion(m) if _weighted(m) else torch.empty(0) for m in chain]
     counts = torch.zeros(shape, dtype=torch.float64)
@@ -129,13 +133,42 @@ def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Te
     chain = _check(network)
     kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in chain]
     kept = _spread(chain, kept)
-    if shape is None:
-        first = chain[0]
-        if not isinstance(first, Linear | nn.Linear):
-            advice = "For example shape=(1, 28, 28)."
-            raise invalid("shape", "median_inputs", "given for a network with convolutions", None, advice)
+    first = chain[0]
+    if shape is None and isinstance(first, Linear | nn.Linear):
         shape = (first.in_features,)
-    return _reached(chain, kept, shape)
+    return _reached(chain, kept, _checked(shape, chain, "median_inputs"))
+
+
+def _checked(shape: tuple[int, ...] | None, chain: list[nn.Module], owner: str) -> tuple[int, ...]:
+    """The shape, if an input of it passes through the network."""
+    advice = "For example shape=(1, 28, 28) for an image of one channel."
+    if shape is None:
+        raise invalid("shape", owner, "given for a network of images or sequences", None, advice)
+    sizes = shape if isinstance(shape, Sequence) else ()
+    if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
+        raise invalid("shape", owner, "the sizes of one input, without the rows' axis", repr(shape), advice)
+    x = torch.ones((1, *sizes), dtype=torch.float64)
+    for module in chain:
+        spatial = next((n for kinds, n in _SPATIAL if isinstance(module, kinds)), None)
+        before = tuple(x.shape[1:])
+        if spatial is not None and len(before) != spatial + 1:
+            axes = "(channels, height, width)" if spatial == 2 else "(channels, length)"
+            got = f"{before} for a {type(module).__name__}, which takes {axes},"
+            raise invalid("shape", owner, "that of one input of the network", got, advice)
+        try:
+            ones = torch.ones(_weights_shape(module), dtype=torch.float64)
+            x = _structural(module, x, ones)
+        except RuntimeError as error:
+            got = f"{tuple(sizes)}, of which {before} comes to a {type(module).__name__},"
+            why = f"{str(error).splitlines()[0].rstrip('.')}."
+            raise invalid("shape", owner, "that of one input of the network", got, why) from error
+    return tuple(int(n) for n in sizes)
+
+
+def _weights_shape(module: nn.Module) -> tuple[int, ...]:
+    if isinstance(module, BayesianLayer):
+        return tuple(module.weights.shape)
+    return tuple(module.weight.shape) if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) else (0,)
 
 
 def _spread(chain: list[nn.Module], masks: list[Tensor]) -> list[Tensor]:
@@ -243,7 +276,9 @@ def _windows(module: nn.MaxPool1d | nn.MaxPool2d, x: Tensor) -> Tensor:
     size, count = x.shape[2:], x.shape[1]
     how = (module.kernel_size, module.stride, module.padding, module.dilation)
     kernel, stride, padding, dilation = (n if isinstance(n, tuple) else (n,) * len(size) for n in how)
-    outputs = module(x.detach()).shape[2:]
+    # Some give indices as well.
+    said = module(x.detach())
+    outputs = (said[0] if isinstance(said, tuple) else said).shape[2:]
     # A last window may reach beyond the padding: there is nothing there.
     sides: list[int] = []
     for n, k, s, p, d, out in zip(size, kernel, stride, padding, dilation, outputs):
