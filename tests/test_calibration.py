@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -29,8 +31,8 @@ def mislabelled(labels: torch.Tensor, share: float, classes: int = 4) -> torch.T
 
 @pytest.mark.parametrize("power", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("share", [0.0, 0.1])
-def test_it_minimises_the_nll(power, share):
-    """Oracle: SciPy's minimiser of both numbers at once, on the NLL in NumPy, from several starts."""
+def test_it_maximises_the_posterior(power, share):
+    """Oracle: SciPy's minimiser of both numbers at once, on the log posterior in NumPy, several starts."""
     probs, labels = rows(1)
     y = mislabelled(labels, share).numpy()
     given = Correction(power)(probs)
@@ -38,14 +40,17 @@ def test_it_minimises_the_nll(power, share):
     def loss(at: np.ndarray) -> float:
         p = given.numpy() ** np.exp(at[0])
         p = p / p.sum(1, keepdims=True)
-        return float(-np.log((1.0 - at[1]) * p[np.arange(len(p)), y] + at[1] / 4).mean())
+        nll = -np.log((1.0 - at[1]) * p[np.arange(len(p)), y] + at[1] / 4).sum()
+        return float(nll + 2.0 * at[0] ** 2 - np.log(1.0 - at[1])) / len(p)
 
     starts = [(s, e) for s in (-1.0, 0.0, 1.0) for e in (0.01, 0.2)]
     bounds = [(-4.0, 4.0), (0.0, 0.999)]
     wanted = min(minimize(loss, start, bounds=bounds, tol=1e-12).fun for start in starts)
     found = correction(given, torch.from_numpy(y))
     assert loss(np.array([np.log(found.sharpness), found.doubt])) == pytest.approx(wanted, abs=1e-8)
-    assert metrics.nll(found(given), torch.from_numpy(y)) == pytest.approx(wanted, abs=1e-8)
+    own = (2.0 * np.log(found.sharpness) ** 2 - np.log(1.0 - found.doubt)) / len(y)
+    assert metrics.nll(found(given), torch.from_numpy(y)) + own == pytest.approx(wanted, abs=1e-8)
+    assert metrics.nll(found(given), torch.from_numpy(y)) <= metrics.nll(given, torch.from_numpy(y))
 
 
 def test_it_undoes_a_power():
@@ -106,14 +111,30 @@ def test_nothing_to_correct_is_left_alone():
 
 
 def test_certain_and_wrong_stays_finite():
-    probs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    found = correction(probs, torch.tensor([0, 0, 1]))
+    probs = torch.tensor([[1.0, 0.0]] * 3000)
+    found = correction(probs, torch.tensor([0, 0, 1] * 1000))
     assert found(probs)[0, 0] == pytest.approx(2 / 3, abs=1e-3)
-    # Always right: as sure as is allowed.
-    right = torch.tensor([[0.9, 0.1]] * 3)
-    always = correction(right, torch.tensor([0, 0, 0]))
-    assert always.doubt == 0.0
-    assert always(right)[0, 0] == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_few_rows_that_are_all_right_tell_little(count):
+    """Without a prior they would have all predictions certain; many tell more."""
+    right = torch.tensor([[0.9, 0.1]])
+    few, many = (correction(right.repeat(n, 1), torch.zeros(n, dtype=torch.long)) for n in (count, 4000))
+    assert few.doubt == many.doubt == 0.0
+    assert 1.0 < few.sharpness < 2.5 < many.sharpness
+
+
+def test_one_row_that_is_wrong_does_not_end_all_trust():
+    found = correction(torch.tensor([[0.99, 0.01]]), torch.tensor([1]))
+    assert 0.6 < float(found(torch.tensor([[0.99, 0.01]]))[0, 0]) < 0.9
+
+
+def test_predictions_of_any_shape_are_corrected():
+    probs = torch.softmax(torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), -1)
+    found = Correction(0.7, 0.1)
+    assert torch.equal(found(probs), torch.stack([found(each) for each in probs]))
+    assert torch.equal(found(probs[0, 0]), found(probs)[0, 0])
 
 
 def test_predictions_that_tell_nothing():
@@ -140,3 +161,12 @@ def test_messages():
         correction(torch.tensor([[0.5, 0.5]]), torch.tensor([2]))
     with pytest.raises(InvalidInput, match="not logits"):
         Correction()(torch.tensor([[3.0, -1.0]]))
+    with pytest.raises(InvalidInput, match=r"with at least one row\. Got shape \(0, 4\) instead"):
+        Correction()(torch.zeros(0, 4))
+    with pytest.raises(InvalidInput, match=r"must be a tensor or an array\. Got a list instead"):
+        correction(torch.tensor([[0.5, 0.5]]), ["a"])
+    prediction = SimpleNamespace(probs=torch.tensor([[0.5, 0.5]]))
+    with pytest.raises(InvalidInput, match=r"Pass the \.probs of a prediction"):
+        correction(prediction, torch.tensor([0]))
+    small = torch.tensor([0, 1], dtype=torch.uint16)
+    assert correction(torch.tensor([[0.5, 0.5]] * 2), small) == Correction()

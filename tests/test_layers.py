@@ -8,7 +8,7 @@ from contracts.members import FAMILIES, LAYERS, PASSES, make_input, make_layer
 from sparsebnn.checks import InvalidInput
 from sparsebnn.layers import Conv1d, Conv2d, Linear
 
-FLATTEN = " Flatten images first."
+SMALL = " The network's layers leave too little of so small an input."
 NAMES = "'gaussian', 'spike_slab', 'concrete', 'flow', 'mnf'"
 
 
@@ -17,11 +17,28 @@ NAMES = "'gaussian', 'spike_slab', 'concrete', 'flow', 'mnf'"
     [
         (
             lambda: Linear(4, 2)(torch.zeros(3, 5)),
-            "The 'x' of Linear must be of shape (batch, 4). Got shape (3, 5) instead." + FLATTEN,
+            "The 'x' of Linear must be of shape (batch, 4). Got shape (3, 5) instead.",
+        ),
+        (
+            lambda: Linear(4, 2)(torch.zeros(3, 2, 2)),
+            "The 'x' of Linear must be of shape (batch, 4). Got shape (3, 2, 2) instead. "
+            "Flatten images first.",
         ),
         (
             lambda: Linear(4, 2)(torch.zeros(4)),
-            "The 'x' of Linear must be of shape (batch, 4). Got shape (4,) instead." + FLATTEN,
+            "The 'x' of Linear must be of shape (batch, 4). Got shape (4,) instead.",
+        ),
+        (
+            lambda: Conv2d(1, 3, (1, 5), padding=(0, 1))(torch.zeros(1, 1, 1, 2)),
+            "The 'x' of Conv2d must be of a width of at least 3. Got shape (1, 1, 1, 2) instead." + SMALL,
+        ),
+        (
+            lambda: Conv2d(1, 3, (5, 1), dilation=2)(torch.zeros(1, 1, 8, 8)),
+            "The 'x' of Conv2d must be of a height of at least 9. Got shape (1, 1, 8, 8) instead." + SMALL,
+        ),
+        (
+            lambda: Conv1d(1, 3, 4)(torch.zeros(1, 1, 3)),
+            "The 'x' of Conv1d must be of a length of at least 4. Got shape (1, 1, 3) instead." + SMALL,
         ),
         (
             lambda: Conv1d(2, 3, 3)(torch.zeros(1, 3, 7)),
@@ -228,3 +245,19 @@ def test_hierarchical_layers_learn_their_bias_prior_too():
     plain = Linear(3, 2, family="concrete", prior=HierarchicalPrior(), bias_prior=GaussianPrior(std=2.0))
     assert float(plain.biases.prior.std) == 2.0
     assert isinstance(Linear(3, 2, family="concrete").biases.prior, GaussianPrior)
+
+
+@pytest.mark.parametrize("padding", [0, 2, "same", "valid"])
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_the_smallest_input_is_that_of_torch(padding, dilation):
+    """What is refused is what torch refuses."""
+    ours, plain = (make(1, 2, 3, padding=padding, dilation=dilation) for make in (Conv2d, torch.nn.Conv2d))
+    for size in range(1, 9):
+        x = torch.zeros(2, 1, size, 9)
+        try:
+            wanted = plain(x).shape
+        except RuntimeError:
+            with pytest.raises(InvalidInput, match="of a height of at least"):
+                ours(x)
+        else:
+            assert ours(x).shape == wanted

@@ -122,3 +122,9 @@ def test_messages():
     )
     with pytest.raises(InvalidInput, match="Did you mean 'target_density'"):
         recipe("paper", target_densty=0.1)
+    for wrong in ({"refit_heat": 3.0}, {"name": "paper", "free": 0.4, "target_density": 0.1}):
+        with pytest.raises(
+            InvalidInput, match="given with the recommended recipe and a target_density alone"
+        ):
+            recipe(**wrong)
+    assert recipe(refit_heat=3.0, free=0.4, target_density=0.1).settings.refit_heat == 3.0

@@ -222,7 +222,8 @@ class Linear(BayesianLayer):
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         if x.dim() < 2 or x.shape[-1] != self.in_features:
             expected = f"of shape (batch, {self.in_features})"
-            raise invalid("x", "Linear", expected, f"shape {tuple(x.shape)}", "Flatten images first.")
+            advice = "Flatten images first." if x.dim() > 2 else ""
+            raise invalid("x", "Linear", expected, f"shape {tuple(x.shape)}", advice)
         return super().forward(x, noise)
 
     def extra_repr(self) -> str:
@@ -302,7 +303,19 @@ class _Conv(BayesianLayer):
             sizes = ", ".join(("height", "width")[-self.dims :]) if self.dims == 2 else "length"
             expected = f"of shape (batch, {self.in_channels}, {sizes})"
             raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}")
+        self._check_sizes(x)
         return super().forward(x, noise)
+
+    def _check_sizes(self, x: Tensor) -> None:
+        """Something must be left of every axis."""
+        pads = self._pads()[::-1]
+        for d, size in enumerate(x.shape[2:]):
+            least = self.dilation[d] * (self.kernel_size[d] - 1) + 1 - pads[2 * d] - pads[2 * d + 1]
+            if size < least:
+                name = ("height", "width")[d] if self.dims == 2 else "length"
+                expected = f"of a {name} of at least {least}"
+                advice = "The network's layers leave too little of so small an input."
+                raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}", advice)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, padding = self._padded(x)

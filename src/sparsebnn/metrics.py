@@ -5,7 +5,7 @@ Every function takes tensors, arrays or lists; probabilities are ``(rows, classe
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> 
 
     ``sums=False`` takes any scores, where only their order counts.
     """
-    p, y = torch.as_tensor(probs), torch.as_tensor(labels)
+    p, y = as_numbers(probs, "probs", owner), as_numbers(labels, "labels", owner)
     if p.dim() != 2 or y.dim() != 1:
         got = f"shapes {tuple(p.shape)} and {tuple(y.shape)}"
         raise invalid("probs", owner, "of shape (rows, classes) with a vector of labels", got)
@@ -46,21 +46,37 @@ def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> 
     check_finite(p, "probs", owner)
     if sums:
         p = probabilities(p, owner)
+    y = y.long()
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= p.shape[1]:
         raise invalid("labels", owner, f"from 0 to {p.shape[1] - 1}", f"labels from {low} to {high}")
-    return p, y.long()
+    return p, y
+
+
+def as_numbers(values: Any, what: str, owner: str) -> Tensor:
+    """An array as a tensor, or that it is none."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        advice = (
+            "Pass the .probs of a prediction." if hasattr(values, "probs") else "Pass an array of numbers."
+        )
+        raise invalid(what, owner, "a tensor or an array", f"a {type(values).__name__}", advice) from error
 
 
 def probabilities(p: Tensor, owner: str) -> Tensor:
     """Floating point, from 0 to 1, each row with the sum 1 to 1e-3 or what its precision allows."""
     p = p if p.is_floating_point() else p.double()
+    if not p.dim() or not p.numel():
+        raise invalid(
+            "probs", owner, "of shape (…, classes), with at least one row", f"shape {tuple(p.shape)}"
+        )
     slack = max(1e-3, 4.0 * torch.finfo(p.dtype).eps)
     advice = "Pass probabilities, such as softmax(logits), not logits or log probabilities."
     lowest, highest = float(p.min()), float(p.max())
     if lowest < -slack or highest > 1.0 + slack:
         raise invalid("probs", owner, "from 0 to 1", f"values from {lowest:g} to {highest:g}", advice)
-    totals = p.sum(-1, dtype=torch.float64)
+    totals = p.sum(-1, dtype=torch.float64).flatten()
     worst = float(totals[(totals - 1.0).abs().argmax()])
     if not abs(worst - 1.0) <= slack:
         raise invalid("probs", owner, "rows with the sum 1", f"a row with the sum {worst:g}", advice)

@@ -96,6 +96,8 @@ def predict(
 ) -> ClassPrediction | RealPrediction:
     """The predictive distribution of each row of ``x``; arguments as :func:`draw_outputs`.
 
+    Rows of uint8 are pixels, divided by 255 as ``train`` does; all other numbers are taken as they are.
+
     >>> import sparsebnn
     >>> network = sparsebnn.mlp([4, 8, 3])
     >>> predict(network, torch.randn(5, 4), Categorical(3), n_draws=10).probs.sum(-1).round(decimals=4)

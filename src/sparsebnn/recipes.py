@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from sparsebnn import networks
-from sparsebnn.checks import check_choice
+from sparsebnn.checks import check_choice, invalid
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.schedules import Steps
@@ -24,6 +24,7 @@ __all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"
 ARCHITECTURES = ("fc", "lenet")
 METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
 RECIPES = ("recommended", "paper")
+_PHASED = set(PhasedSettings.__dataclass_fields__) - set(Settings.__dataclass_fields__)
 
 # Where the paper's training starts; biases start as their own row says.
 _PAPER = Initial(
@@ -120,6 +121,12 @@ def recipe(
     known = PhasedSettings.__dataclass_fields__
     for given in settings:
         check_choice(given, known, "settings", "recipe")
+    phased = sorted(set(settings) & _PHASED)
+    if phased and (name == "paper" or settings.get("target_density") is None):
+        expected = "given with the recommended recipe and a target_density alone"
+        raise invalid(
+            phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
+        )
     if name == "paper":
         made = _paper(method, architecture)
         return replace(made, settings=replace(made.settings, **settings))

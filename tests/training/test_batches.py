@@ -1,5 +1,7 @@
 """batches.py: every row once an epoch, in an order that the seed alone decides."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -138,4 +140,8 @@ def test_images_stay_in_sight(most):
 def test_only_images_can_be_moved():
     with pytest.raises(InvalidInput, match=r"Flatten\(\) first"):
         batches().check_shift(1)
+    made = images()
+    one = dataclasses.replace(made, x=made.x[:, 0])
+    with pytest.raises(InvalidInput, match=r"Give images of one channel as x\[:, None\]\."):
+        one.check_shift(1)
     batches().check_shift(0)

@@ -7,7 +7,15 @@ import torch
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.networks import density
-from sparsebnn.training import BeforeRefit, Callback, Cosine, CutAtRefit, PhasedSettings, Settings
+from sparsebnn.training import (
+    BeforeRefit,
+    Callback,
+    CheckpointError,
+    Cosine,
+    CutAtRefit,
+    PhasedSettings,
+    Settings,
+)
 from training.runs import fit, make_data, make_network
 
 SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
@@ -54,12 +62,37 @@ def test_a_resumed_run_still_has_it(tmp_path):
     options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(Halt):
         fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b"), Stop()], **options)
-    again = BeforeRefit(tmp_path / "b")
+    again = BeforeRefit(str(tmp_path / "b"))
     fit(make_network(), make_data(), SETTINGS, callbacks=[again], resume=True, **options)
     assert again.epoch == 3
     for ours, theirs in zip(again.networks, whole.networks):
         for value, wanted in zip(ours.state_dict().values(), theirs.state_dict().values()):
             assert torch.equal(value, wanted)
+
+
+def test_a_resumed_run_that_has_not_kept_it_says_so(tmp_path, caplog):
+    options = {"replicates": 2, "folder": tmp_path, "resume": True}
+    fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit()], **options)
+    assert caplog.text == ""
+    late = BeforeRefit()
+    fit(make_network(), make_data(), SETTINGS, callbacks=[late], **options)
+    assert "the posterior before it was not kept. Give BeforeRefit(path) from the start" in caplog.text
+    for ask in (lambda: late.networks, lambda: late.network(0)):
+        with pytest.raises(RuntimeError, match=r"was not kept\. Give BeforeRefit\(path\)"):
+            ask()
+
+
+@pytest.mark.parametrize("other", [{"replicates": [7, 8]}, {"replicates": 3}, {"name": "c"}])
+def test_a_posterior_of_another_run_is_refused(tmp_path, other):
+    """Other seeds, another number of them, or a run's own checkpoint."""
+    name = other.get("name", "b")
+    first = {"replicates": other.get("replicates", 2), "folder": tmp_path / "first"}
+    fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b")], **first)
+    (tmp_path / "c").write_bytes(next((tmp_path / "first").glob("*.safetensors")).read_bytes())
+    own = {"replicates": 2, "folder": tmp_path / "own", "resume": True}
+    fit(make_network(), make_data(), SETTINGS, **own)
+    with pytest.raises(CheckpointError, match="is not of this run, or not from before its refit"):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / name)], **own)
 
 
 def test_a_late_cut_keeps_the_likeliest_weights():

@@ -101,7 +101,8 @@ class Batches:
         if most and (not sides or most >= min(sides)):
             expected = "0, or less than the sides of images of shape (rows, channels, height, width)"
             flat = "For a network of flat rows put nn.Flatten() first and pass images."
-            advice = "" if sides else flat
+            channel = "Give images of one channel as x[:, None]."
+            advice = "" if sides else channel if self.x.dim() == 3 else flat
             raise invalid("shift", "Settings", expected, f"{most} for x of {tuple(self.x.shape)}", advice)
 
     def shifts(self, seeds: Tensor, epoch: int, most: int) -> Tensor:

@@ -106,7 +106,8 @@ def train(
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
-    Every replicate starts from its own seed (``seed``, ``seed + 1``, … or the seeds given); the network
+    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. Every replicate
+    starts from its own seed (``seed``, ``seed + 1``, … or the seeds given); the network
     passed in is a template and stays as it is. Without ``settings`` it is trained as recommended: 100 epochs,
     a temperature of 0.03 (a tempered posterior; ``Settings(temperature=1)`` is the Bayes posterior's) with
     warm-up, and a larger rate for inclusion logits. ``vary`` gives a hyperparameter one value per replicate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from sparsebnn.training.run import Run
 
 __all__ = ["BeforeRefit", "CutAtRefit"]
+
+_log = logging.getLogger("sparsebnn")
+_MISSED = (
+    "this run goes on after its refit had begun, and the posterior before it was not kept. "
+    "Give BeforeRefit(path) from the start of a run that may be resumed."
+)
 
 
 class BeforeRefit(Callback):
@@ -38,25 +45,40 @@ class BeforeRefit(Callback):
     (2, 2)
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.missed = False
         self.epoch: int | None = None
         self._run: Run | None = None
         self._stacked: dict[str, Tensor] = {}
 
     def on_train_start(self, run: Run) -> None:
         """A run that goes on after that moment finds it in the file."""
-        if self.path is not None and self.path.exists() and run.epoch >= run.settings.free_until:
-            self._stacked, header = checkpoint.read(self.path)
-            self.epoch, self._run = header["epoch"], run
+        until = run.settings.free_until
+        if not until <= run.epoch or until == run.settings.epochs:
+            return
+        self.missed = self.path is None or not self.path.exists()
+        if self.path is None or self.missed:
+            _log.warning("BeforeRefit: %s", _MISSED)
+            return
+        stacked, header = checkpoint.read(self.path)
+        now = self._now(run)
+        same = stacked.keys() == now.keys() and all(stacked[n].shape == now[n].shape for n in now)
+        if not same or header.get("seeds", run.seeds) != run.seeds or "epoch" not in header:
+            raise checkpoint.CheckpointError(f"{self.path} is not of this run, or not from before its refit.")
+        self._stacked = {name: value.to(now[name].device) for name, value in stacked.items()}
+        self.epoch, self._run = header["epoch"], run
+
+    @staticmethod
+    def _now(run: Run) -> dict[str, Tensor]:
+        return {**run.replicas.parameters, **run.replicas.varied}
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         if epoch.epoch + 1 == run.settings.free_until < run.settings.epochs:
             self.epoch, self._run = epoch.epoch + 1, run
-            now = {**run.replicas.parameters, **run.replicas.varied}
-            self._stacked = {name: value.clone() for name, value in now.items()}
+            self._stacked = {name: value.clone() for name, value in self._now(run).items()}
             if self.path is not None:
-                checkpoint.write(self.path, self._stacked, {"epoch": self.epoch})
+                checkpoint.write(self.path, self._stacked, {"epoch": self.epoch, "seeds": run.seeds})
 
     @property
     def taken(self) -> bool:
@@ -66,13 +88,15 @@ class BeforeRefit(Callback):
     def network(self, k: int) -> nn.Module:
         """Replicate k as it was then."""
         if self._run is None:
-            message = "No refit began in this run: give Settings(refit=...) and train from the start."
-            raise RuntimeError(message)
+            plain = "No refit began in this run: give Settings(refit=...) and train from the start."
+            raise RuntimeError(f"BeforeRefit: {_MISSED}" if self.missed else plain)
         return self._run.replicas.unstack(k, self._stacked).network
 
     @property
     def networks(self) -> list[nn.Module]:
-        """All replicates as they were then."""
+        """All replicates as they were then; none if there was no such moment."""
+        if self.missed:
+            raise RuntimeError(f"BeforeRefit: {_MISSED}")
         return [self.network(k) for k in range(len(self._run.seeds) if self._run else 0)]
 
 
