@@ -93,6 +93,15 @@ def test_lenet_in_single_precision():
     assert small.nonzero <= small.weights[1]
 
 
+def test_chains_inside_a_chain():
+    network = sparse(sparsebnn.mlp([6, 9, 7, 2], dtype=torch.float64), 0.3)
+    nested = nn.Sequential(nn.Flatten(), nn.Sequential(network[0], nn.Sequential(*network[1:])))
+    x = torch.randn(4, 2, 3, generator=generator(1), dtype=torch.float64)
+    small = compact(nested)
+    assert small.units == compact(network).units
+    torch.testing.assert_close(small.network(x), reference(network, x.flatten(1)), rtol=0, atol=1e-12)
+
+
 def test_nothing_left_is_a_constant():
     network = sparse(sparsebnn.mlp([4, 6, 3], dtype=torch.float64), 0.0)
     small = compact(network)

@@ -219,6 +219,20 @@ def test_shapes_that_are_not_an_inputs(shape, message):
         assert message in str(raised.value)
 
 
+def test_flattened_images_are_exact_too():
+    """A Flatten, then a dense network: its probabilities, in the shape of an image if that is given."""
+    dense = uncertain([6, 4, 1])
+    network = nn.Sequential(nn.Flatten(), nn.Sequential(*dense))
+    exact = path_probability(dense)
+    for shape, wanted in ((None, (6,)), ((1, 2, 3), (1, 2, 3))):
+        found = path_probability(network, shape=shape)
+        assert torch.equal(found.prob, exact.prob.reshape(wanted))
+        assert float(found.error.max()) == 0.0
+        assert torch.equal(median_reach(network, shape), median_reach(dense).reshape(wanted))
+    with pytest.raises(InvalidInput, match=r"Got \(1, 2, 2\), of which \(4,\) comes to a Linear, instead"):
+        path_probability(network, shape=(1, 2, 2))
+
+
 def test_a_pool_that_gives_indices_too():
     pool = nn.MaxPool1d(2, return_indices=True)
     network = nn.Sequential(pool, nn.Flatten(), sparsebnn.Linear(2, 1, family="gaussian"))

@@ -162,6 +162,21 @@ def test_networks_agree_with_themselves():
     assert (found.jaccard_low, found.jaccard_high) == (1.0, 1.0)
 
 
+def test_networks_of_images_agree_where_their_shape_is_given():
+    """Every pixel of the one, none of the other."""
+    every, none = (
+        torch.nn.Sequential(sparsebnn.Conv2d(1, 1, 2), torch.nn.Flatten(), sparsebnn.Linear(2, 1))
+        for _ in "ab"
+    )
+    with torch.no_grad():
+        for layer in (every[0], every[2], none[0]):
+            layer.weights.inclusion_logit.fill_(1.0)
+        none[2].weights.inclusion_logit.fill_(-1.0)
+    with pytest.raises(InvalidInput, match="must be given for a network of images"):
+        agreement([every, none])
+    assert agreement([every, none], shape=(1, 2, 3)).frequency.tolist() == [0.5] * 6
+
+
 def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     chosen = select([0.9, 0.2, 0.6], names=["a", "b", "c"])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.families.flow import FlowFamily
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.networks import chain
 
 __all__ = ["Compacted", "Take", "compact", "median_weights"]
 
@@ -105,7 +106,7 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
         raise invalid("network", "compact", "a Sequential", type(network).__name__, advice)
     first: list[nn.Module] = []
     stages: list[_Stage] = []
-    for module in network:
+    for module in chain(network):
         if isinstance(module, BayesianLayer):
             if getattr(module, "groups", 1) != 1:
                 raise invalid("network", "compact", "free of grouped convolutions", str(module))

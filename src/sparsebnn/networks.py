@@ -94,6 +94,17 @@ def kept(network: nn.Module) -> list[str]:
     return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
 
 
+def chain(network: nn.Module) -> list[nn.Module]:
+    """The modules of a network one after the other, those inside a Sequential of a Sequential too.
+
+    >>> [type(module).__name__ for module in chain(nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU())))]
+    ['Flatten', 'ReLU']
+    """
+    if isinstance(network, nn.Sequential) and type(network).forward is nn.Sequential.forward:
+        return [inner for module in network for inner in chain(module)]
+    return [network]
+
+
 def initialise(network: nn.Module, seed: int) -> None:
     """Draw the parameters anew; what is drawn depends on the seed alone.
 

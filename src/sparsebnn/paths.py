@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.networks import chain
 
 __all__ = ["Reach", "median_reach", "path_probability"]
 
@@ -52,14 +53,14 @@ class Reach(NamedTuple):
 
 def _modules(network: nn.Module) -> list[nn.Module]:
     """The network as a chain of modules that structure passes through."""
-    if isinstance(network, nn.Sequential):
-        return [inner for module in network for inner in _modules(module)]
     known = (BayesianLayer, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.AvgPool1d, nn.AvgPool2d)
-    if not isinstance(network, (*known, *_MAXIMA, *_TRANSPARENT)):
-        expected = "a chain (nn.Sequential) of linear and convolutional layers, activations and pooling"
-        advice = "Paths through other modules are not known."
-        raise invalid("network", _OWNER, expected, type(network).__name__, advice)
-    return [] if isinstance(network, _TRANSPARENT) else [network]
+    modules = chain(network)
+    for module in modules:
+        if not isinstance(module, (*known, *_MAXIMA, *_TRANSPARENT)):
+            expected = "a chain (nn.Sequential) of linear and convolutional layers, activations and pooling"
+            advice = "Paths through other modules are not known."
+            raise invalid("network", _OWNER, expected, type(module).__name__, advice)
+    return [module for module in modules if not isinstance(module, _TRANSPARENT)]
 
 
 def _inclusion(module: nn.Module) -> Tensor:
@@ -90,11 +91,11 @@ def _independent(module: nn.Module) -> list[Tensor]:
 
 
 def _check(network: nn.Module) -> list[nn.Module]:
-    chain = _modules(network)
-    if not any(isinstance(module, BayesianLayer) for module in chain):
+    modules = _modules(network)
+    if not any(isinstance(module, BayesianLayer) for module in modules):
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", _OWNER, "a module with Bayesian layers", type(network).__name__, advice)
-    return chain
+    return modules
 
 
 @torch.no_grad()
@@ -114,32 +115,43 @@ def path_probability(
     [1.0, 1.0, 1.0]
     """
     check_count(n_draws, "n_draws", _OWNER)
-    chain = _check(network)
-    if all(isinstance(module, Linear | nn.Linear) for module in chain):
-        return _dense([matrix for module in chain for matrix in _independent(module)], n_draws, seed)
-    shape = _checked(shape, chain, _OWNER)
+    modules = _check(network)
+    layers = _after_flatten(modules)
+    if layers and all(isinstance(module, Linear | nn.Linear) for module in layers):
+        sizes = None if shape is None else _checked(shape, modules, _OWNER)
+        matrices = [matrix for module in layers for matrix in _independent(module)]
+        found = _dense(matrices, n_draws, seed)
+        return found if sizes is None else Reach(*(part.reshape(sizes) for part in found))
+    shape = _checked(shape, modules, _OWNER)
     generator = torch.Generator().manual_seed(seed)
-    probs = [_inclusion(m) if _weighted(m) else torch.empty(0) for m in chain]
+    probs = [_inclusion(m) if _weighted(m) else torch.empty(0) for m in modules]
     counts = torch.zeros(shape, dtype=torch.float64)
     for _ in range(n_draws):
         drawn = [(torch.rand(p.shape, generator=generator, dtype=p.dtype) < p).double() for p in probs]
-        counts += _reached(chain, _spread(chain, drawn), shape)
+        counts += _reached(modules, _spread(modules, drawn), shape)
     return _frequency(counts, n_draws)
 
 
 @torch.no_grad()
 def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Tensor:
     """Whether each input reaches an output in the median probability model (inclusion above one half)."""
-    chain = _check(network)
-    kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in chain]
-    kept = _spread(chain, kept)
-    first = chain[0]
+    modules = _check(network)
+    kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in modules]
+    kept = _spread(modules, kept)
+    first = (_after_flatten(modules) or modules)[0]
     if shape is None and isinstance(first, Linear | nn.Linear):
         shape = (first.in_features,)
-    return _reached(chain, kept, _checked(shape, chain, "median_inputs"))
+    return _reached(modules, kept, _checked(shape, modules, "median_inputs"))
 
 
-def _checked(shape: tuple[int, ...] | None, chain: list[nn.Module], owner: str) -> tuple[int, ...]:
+def _after_flatten(modules: list[nn.Module]) -> list[nn.Module]:
+    """What follows a Flatten of whole rows at the start, where there is one."""
+    first = modules[0]
+    whole = isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)
+    return modules[1:] if whole else modules
+
+
+def _checked(shape: tuple[int, ...] | None, modules: list[nn.Module], owner: str) -> tuple[int, ...]:
     """The shape, if an input of it passes through the network."""
     advice = "For example shape=(1, 28, 28) for an image of one channel."
     if shape is None:
@@ -148,7 +160,7 @@ def _checked(shape: tuple[int, ...] | None, chain: list[nn.Module], owner: str) 
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
         raise invalid("shape", owner, "the sizes of one input, without the rows' axis", repr(shape), advice)
     x = torch.ones((1, *sizes), dtype=torch.float64)
-    for module in chain:
+    for module in modules:
         spatial = next((n for kinds, n in _SPATIAL if isinstance(module, kinds)), None)
         before = tuple(x.shape[1:])
         if spatial is not None and len(before) != spatial + 1:
@@ -171,11 +183,11 @@ def _weights_shape(module: nn.Module) -> tuple[int, ...]:
     return tuple(module.weight.shape) if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) else (0,)
 
 
-def _spread(chain: list[nn.Module], masks: list[Tensor]) -> list[Tensor]:
+def _spread(modules: list[nn.Module], masks: list[Tensor]) -> list[Tensor]:
     """Masks in the weights' shapes."""
     return [
         mask.expand(module.weights.shape) if isinstance(module, BayesianLayer) else mask
-        for module, mask in zip(chain, masks)
+        for module, mask in zip(modules, masks)
     ]
 
 
@@ -239,7 +251,7 @@ def _sets(units: int) -> Tensor:
 # --- any chain, one structure --------------------------------------------------------------------------
 
 
-def _reached(chain: list[nn.Module], masks: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+def _reached(modules: list[nn.Module], masks: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     """1 where a path exists: the network of 0/1 weights without activations has a positive derivative.
 
     Every weight is 0 or positive, so that nothing cancels; scaling by the fan-in keeps the numbers in range.
@@ -247,7 +259,7 @@ def _reached(chain: list[nn.Module], masks: list[Tensor], shape: tuple[int, ...]
     with torch.enable_grad():
         x = torch.ones((1, *shape), dtype=torch.float64, requires_grad=True)
         y = x
-        for module, mask in zip(chain, masks):
+        for module, mask in zip(modules, masks):
             y = _structural(module, y, mask)
         if not y.requires_grad:
             return torch.zeros(shape, dtype=torch.float64)

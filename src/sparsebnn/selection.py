@@ -283,16 +283,17 @@ class Agreement:
         return _bars(self.names, self.frequency, ends, often, 0.5, "how often chosen", path, axis)
 
 
-def agreement(replicates: Any, *, names: Any = None) -> Agreement:
+def agreement(replicates: Any, *, names: Any = None, shape: tuple[int, ...] | None = None) -> Agreement:
     """Selection frequencies over replicates, and how far the replicates agree.
 
     ``replicates`` are selections (:func:`select`), networks, whose median inputs are taken, or a
-    (replicates, inputs) array of what each chose.
+    (replicates, inputs) array of what each chose. ``shape`` is that of one input, where networks of
+    convolutions need to know it.
 
     >>> agreement([[True, False, True], [True, False, False]]).frequency.tolist()
     [1.0, 0.0, 0.5]
     """
-    chosen, own = _choices(replicates)
+    chosen, own = _choices(replicates, shape)
     k, width = chosen.shape
     c = chosen.double()
     both = c @ c.T
@@ -311,7 +312,7 @@ def agreement(replicates: Any, *, names: Any = None) -> Agreement:
     return Agreement(listed, c.mean(0), torch.from_numpy(low), torch.from_numpy(high), k, jaccard, *ends)
 
 
-def _choices(replicates: Any) -> tuple[Tensor, tuple[str, ...] | None]:
+def _choices(replicates: Any, shape: tuple[int, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
     """What each replicate chose, (replicates, inputs), and the names if the selections have them."""
     listed: Any = replicates if isinstance(replicates, Tensor | np.ndarray) else list(replicates)
     names = None
@@ -321,7 +322,7 @@ def _choices(replicates: Any) -> tuple[Tensor, tuple[str, ...] | None]:
             raise invalid("replicates", "agreement", "selections among the same inputs", "different names")
         chosen = torch.stack([one.chosen for one in listed])
     elif len(listed) and isinstance(listed[0], nn.Module):
-        chosen = torch.stack([median_inputs(one).flatten() for one in listed])
+        chosen = torch.stack([median_inputs(one, shape=shape).flatten() for one in listed])
     else:
         chosen = torch.as_tensor(listed if isinstance(listed, Tensor) else np.asarray(listed)).cpu()
     if chosen.dim() != 2 or len(chosen) < 2:
