@@ -435,6 +435,16 @@ def test_codes_with_underscores_are_words(tmp_path):
     assert frame.columns[0].kind == "category"
 
 
+def test_a_row_of_empty_cells_is_a_row(tmp_path):
+    """Else predictions would not be those of their rows; a line with nothing on it is none."""
+    path = tmp_path / "d.csv"
+    path.write_text("a,b\n1,u\n,\n\n  \n3,v\n", encoding="utf-8")
+    first, second = read_table(str(path)).values
+    assert np.isnan(first[1])
+    assert [first[0], first[2]] == [1.0, 3.0]
+    assert second.tolist() == ["u", None, "v"]
+
+
 def test_a_reader_that_has_seen_enough(run):
     """``sparsebnn predict run rows.csv | head -1``: no complaint."""
     words = [sys.executable, "-m", "sparsebnn", "predict", str(run / "run"), str(run / "many.csv")]

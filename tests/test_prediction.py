@@ -491,3 +491,57 @@ def test_norms_and_dropout_predict_whatever_mode_they_are_in():
     assert torch.equal(predict(network, x, Categorical(3), n_draws=4).probs, expected)
     assert [module.training for module in network] == [True, False, True]
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+# --- recurrent modules ---------------------------------------------------------------------------------
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.reader, self.last = (
+            sparsebnn.Linear(2, 4),
+            kind(4, 5, batch_first=True),
+            sparsebnn.Linear(5, 3),
+        )
+
+    def forward(self, x):
+        return self.last(self.reader(self.first(x))[0][:, -1])
+
+
+@pytest.mark.parametrize("draws", ["local", "weights"])
+@pytest.mark.parametrize("batch_size", [4, 7])
+def test_one_by_one_is_what_one_program_gives(monkeypatch, draws, batch_size):
+    """Batches of a group, draws and networks: in a loop the same numbers, bit for bit or nearly."""
+    networks = [sparsebnn.mlp([2, 6, 3], dtype=torch.float64) for _ in range(2)]
+    x = torch.randn(13, 2, dtype=torch.float64, generator=generator(0))
+    how = {"n_draws": 3, "draws": draws, "batch_size": batch_size}
+
+    def both():
+        alone = predict(networks[1], x, Categorical(3), **how).probs
+        return alone, torch.stack([one.probs for one in predict_all(networks, x, Categorical(3), **how)])
+
+    together = both()
+    whole = drawing._Plan.__init__
+
+    def slowly(plan, *given):
+        whole(plan, *given)
+        plan.one_by_one = True
+
+    monkeypatch.setattr(drawing._Plan, "__init__", slowly)
+    for ours, wanted in zip(both(), together):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("model", ["average", "median"])
+def test_networks_with_recurrent_modules_predict(kind, model):
+    """Both models, in several batches; several networks as one by one."""
+    networks = [_Recurrent(kind).double().eval() for _ in range(2)]
+    x = torch.randn(9, 4, 2, dtype=torch.float64, generator=generator(1))
+    how = {"n_draws": 4, "model": model, "batch_size": 4}
+    each = [predict(network, x, Categorical(3), **how) for network in networks]
+    assert all(one.probs.shape == (9, 3) for one in each)
+    assert float((each[0].probs - each[1].probs).abs().max()) > 1e-3
+    for ours, wanted in zip(predict_all(networks, x, Categorical(3), **how), each):
+        torch.testing.assert_close(ours.probs, wanted.probs, rtol=0, atol=1e-14)

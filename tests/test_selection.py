@@ -177,6 +177,33 @@ def test_networks_of_images_agree_where_their_shape_is_given():
     assert agreement([every, none], shape=(1, 2, 3)).frequency.tolist() == [0.5] * 6
 
 
+@pytest.mark.parametrize(
+    ("settings", "vary", "refused"),
+    [
+        ({"temperature": 0.03}, {}, "a network trained at temperature 0.03"),
+        ({}, {"temperature": [5.0, 1.0]}, "a network trained at temperature 5"),
+        ({"target_density": 0.5}, {}, "a network brought to a density, or refitted,"),
+        ({"refit": 0.5}, {}, "a network brought to a density, or refitted,"),
+        ({}, {}, None),
+    ],
+)
+def test_no_rate_follows_from_inclusions_that_are_no_posterior(settings, vary, refused):
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    made = sparsebnn.Settings(epochs=2, batch_size=20, **settings)
+    run = sparsebnn.train(
+        sparsebnn.mlp([3, 2]), (x, y), settings=made, vary=vary, replicates=2, progress=False
+    )
+    first, second = run.networks
+    select(first)
+    if refused is None:
+        select(first, rule="fdr")
+    else:
+        with pytest.raises(InvalidInput, match=refused):
+            select(first, rule="fdr")
+    if vary:
+        select(second, rule="fdr")
+
+
 def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     chosen = select([0.9, 0.2, 0.6], names=["a", "b", "c"])

@@ -92,7 +92,7 @@ def check_tensor(values: Any, what: str, owner: str) -> Tensor:
     """``values`` as a tensor: one already, or an array or list of numbers."""
     try:
         return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
         got = f"a {type(values).__name__}"
         raise invalid(what, owner, "a tensor or an array of numbers", got, advice) from error

@@ -82,7 +82,7 @@ def draw_outputs(
             return network(batch)
 
     for rows, batches in plan.groups():
-        every = torch.func.vmap(plan.together(outputs, batches), in_dims=(None, 0, 0))
+        every = plan.over(plan.together(outputs, batches), (None, 0, 0))
         with _evaluating(network):
             drawn = torch.cat([every(batches, *noise) for noise in plan.noise(rows, batches)])
         yield from zip(rows, drawn.unbind(1))
@@ -116,8 +116,7 @@ def draw_outputs_of_all(
 
         return plan.together(outputs, batches)(batches, normal, logistic)
 
-    draw = torch.func.vmap(of_one, in_dims=(None, None, 0, 0))
-    every = torch.func.vmap(draw, in_dims=(0, None, None, None))
+    every = plan.over(plan.over(of_one, (None, None, 0, 0)), (0, None, None, None))
     for rows, batches in plan.groups():
         parts = [every((parameters, buffers), batches, *noise) for noise in plan.noise(rows, batches)]
         yield from zip(rows, torch.cat(parts, dim=1).unbind(2))
@@ -168,6 +167,20 @@ def _counting(kind: type[Pass]) -> tuple[type[Pass], list[int]]:
     return Counting, counts
 
 
+def _at(value: Any, i: int) -> Any:
+    """The i-th of a tensor, or of every tensor inside."""
+    if isinstance(value, dict):
+        return {name: _at(each, i) for name, each in value.items()}
+    return tuple(_at(each, i) for each in value) if isinstance(value, tuple) else value[i]
+
+
+def _first(value: Any) -> int:
+    """The length of the first axis."""
+    while not isinstance(value, Tensor):
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+    return len(value)
+
+
 class _Plan:
     """How draws are made: which pass, in what batches of rows, from what noise."""
 
@@ -188,6 +201,7 @@ class _Plan:
         self.network, self.n_draws = network, n_draws
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
+        self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
         self.seeds = counter.seed_tensor([seed], self.like.device)
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
@@ -226,7 +240,25 @@ class _Plan:
                 batches[0], *(block.squeeze(0) if self.local else block for block in noise)
             ).unsqueeze(0)
         own = 0 if self.local else None
-        return torch.func.vmap(outputs, in_dims=(0, own, own))
+        return self.over(outputs, (0, own, own))
+
+    def over(self, function: Callable[..., Tensor], dims: tuple[int | None, ...]) -> Callable[..., Tensor]:
+        """``function`` over the first axis of the arguments whose place says 0, as one program.
+
+        Recurrent modules have no batched form without a gradient: with them it is one after the other.
+        """
+        if not self.one_by_one:
+            return torch.func.vmap(function, in_dims=dims)
+
+        def looped(*given: Any) -> Tensor:
+            count = next(_first(each) for each, dim in zip(given, dims) if dim == 0)
+
+            def one(i: int) -> Tensor:
+                return function(*(each if dim is None else _at(each, i) for each, dim in zip(given, dims)))
+
+            return torch.stack([one(i) for i in range(count)])
+
+        return looped
 
     @property
     def local(self) -> bool:

@@ -27,6 +27,8 @@ __all__ = [
 
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
+# Why the inclusions of a trained network are no posterior probabilities; where it is not there, they are.
+NO_POSTERIOR = "inclusions_are_no_posterior"
 _GENERATOR = threading.Lock()
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, invalid
+from sparsebnn.networks import NO_POSTERIOR
 from sparsebnn.paths import median_reach, path_probability
 
 __all__ = [
@@ -178,6 +179,11 @@ def _check_tempered(source: Any, rule: str) -> None:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
         advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
         raise invalid("rule", "select", expected, "'fdr'", advice)
+    reason = getattr(source, NO_POSTERIOR, None)
+    if rule == "fdr" and reason is not None:
+        expected = f"'median' or 'threshold' for a network {reason}"
+        advice = "Its inclusions are no posterior probabilities: train at temperature 1, with no target."
+        raise invalid("rule", "select", expected, "'fdr'", advice)
 
 
 def select(
@@ -207,13 +213,13 @@ def select(
     if (threshold is not None) != (rule == "threshold"):
         expected = "given for rule='threshold' and for no other"
         raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
+    _check_tempered(source, rule)
     median = None
     if isinstance(source, nn.Module):
         reach = path_probability(source, n_draws=n_draws, seed=seed, shape=shape)
         p, error = reach.prob.flatten(), reach.error.flatten()
         median = median_inputs(source, shape=shape).flatten() if rule == "median" else None
     else:
-        _check_tempered(source, rule)
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
         if names is None:

@@ -132,6 +132,45 @@ def test_without_resume_a_run_begins_anew(tmp_path, whole):
     run = fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
     assert same(parameters(run), parameters(whole))
     assert (tmp_path / f"replaced.{earlier.name}").read_bytes() == content
+    second = earlier.read_bytes()
+    fit(NETWORK, DATA, SHORT, folder=tmp_path, seed=51, **OPTIONS)
+    assert (tmp_path / f"replaced.{earlier.name}").read_bytes() == content
+    assert (tmp_path / f"replaced2.{earlier.name}").read_bytes() == second
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_first_step(tmp_path):
+    (tmp_path / "file").touch()
+    begun = []
+
+    class Watch(Callback):
+        def on_train_start(self, run):
+            begun.append(run)
+
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(CheckpointError, match=r"cannot be written into .* Choose another folder\."):
+            fit(NETWORK, DATA, SHORT, folder=folder, callbacks=[Watch()], **OPTIONS)
+    assert begun == []
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_there_whatever_the_caller_has_switched_off(off, whole):
+    with off():
+        run = fit(NETWORK, DATA, SHORT, **OPTIONS)
+        single = fit(NETWORK, DATA, SHORT)
+    assert same(parameters(run), parameters(whole))
+    assert same(parameters(single), parameters(fit(NETWORK, DATA, SHORT)))
+
+
+@pytest.mark.parametrize("asked", [{"refit": 0.5}, {"target_density": 0.3}])
+def test_a_frozen_structure_stays(asked):
+    network = sparsebnn.mlp([4, 6, 3])
+    network[0].requires_grad_(False)
+    with pytest.raises(
+        InvalidInput, match=r"Got '0\.weights\.inclusion_logit', which needs no gradient, instead"
+    ):
+        fit(network, DATA, dataclasses.replace(SHORT, **asked))
+    run = fit(network, DATA, SHORT)
+    assert torch.equal(run.network[0].weights.inclusion_logit, network[0].weights.inclusion_logit)
 
 
 def test_the_dead_stay_dead(tmp_path):
@@ -412,6 +451,11 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
             {"network": nn.Sequential(nn.LazyLinear(6), sparsebnn.Linear(6, 3))},
             "The 'network' of train must be a module whose parameters have a shape. "
             "Got '0.weight' without instead. Call it on some rows first.",
+        ),
+        (
+            {"network": sparsebnn.mlp([4, 6, 3], dtype=torch.float16)},
+            "The 'network' of train must be of a precision that gradients fit into. Got float16 instead. "
+            "Use float32, float64 or bfloat16: network.float().",
         ),
         (
             {"network": NORMED},

@@ -82,7 +82,8 @@ def _parse(content: bytes, name: str, target: str | None, words: Collection[str]
     text, delimiter = _separated(text)
     reader = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter)  # a lone \r ends a line too
     try:
-        lines = [row for row in reader if any(map(str.strip, row))]
+        # A line with nothing on it is no row; one of empty cells is.
+        lines = [row for row in reader if len(row) > 1 or any(map(str.strip, row))]
     except csv.Error as error:
         advice = "Check the file's quotes: one may not be closed."
         raise _not_csv(name, f"line {reader.line_num}: {error}", advice) from error

@@ -6,6 +6,7 @@ number.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from sparsebnn import storage
 
-__all__ = ["CheckpointError", "KIND", "read", "restore", "write"]
+__all__ = ["CheckpointError", "KIND", "check_folder", "read", "restore", "write"]
 
 
 class CheckpointError(storage.StorageError):
@@ -29,6 +30,18 @@ KIND = storage.Kind(
     if_other_version="Resume it with the release that wrote it.",
     if_damaged="Use an earlier checkpoint.",
 )
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder and try it, before there is work that could be lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"Checkpoints cannot be written into {folder} ({error.strerror or error}). Choose another folder."
+        ) from error
 
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:

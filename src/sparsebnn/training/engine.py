@@ -59,8 +59,10 @@ class Engine:
         self.varied = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
         self._check_vary()
         self.targets = density_targets(replicas, settings.targets, self.varied.get("target_density"))
+        self._check_frozen()
         if self.targets is not None:
             replicas.vary_own("prior.inclusion_prob")
+        replicas.remarks = self._remarks()
         self.state: State = {
             **replicas.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
@@ -103,6 +105,23 @@ class Engine:
     def __getitem__(self, name: str) -> Tensor:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
         return self.state["loop"][name]
+
+    def _check_frozen(self) -> None:
+        fixed = sorted(name for name in self.replicas.frozen if name.endswith("inclusion_logit"))
+        if fixed and (self.targets is not None or self.settings.refit):
+            expected = "free to change its structure where a density or a refit is asked for"
+            got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
+            raise invalid(
+                "network", "train", expected, got, "Unfreeze it, or leave out target_density and refit."
+            )
+
+    def _remarks(self) -> list[str | None]:
+        """Why each replicate's inclusions will be no posterior probabilities, if they will not."""
+        if self.targets is not None or self.settings.refit:
+            return ["brought to a density, or refitted,"] * len(self.replicas)
+        given = self.varied.get("temperature")
+        each = [self.settings.temperature] * len(self.replicas) if given is None else given.tolist()
+        return [None if t == 1.0 else f"trained at temperature {t:g}" for t in each]
 
     def _check_vary(self) -> None:
         own = [f"learning_rates.{ending}" for ending in self.settings.learning_rates]

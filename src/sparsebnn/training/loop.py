@@ -126,6 +126,9 @@ def train(
     seeds = _seeds(replicates, seed)
     where = _device(device)
     dtype = next(network.parameters()).dtype
+    if dtype == torch.float16:
+        advice = "Use float32, float64 or bfloat16: network.float()."
+        raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
     _check_options(settings, callbacks)
     form = likelihoods.likelihood(likelihood, targets_of(data)) if isinstance(likelihood, str) else likelihood
     batches = Batches.of(data, form, settings.batch_size, where, dtype)
@@ -133,7 +136,8 @@ def train(
     of_settings = ("temperature", "target_density")
     of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
     of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
-    with _memory_advice(len(seeds), settings.batch_size), matmul_precision(tf32):
+    gradients = torch.inference_mode(False), torch.enable_grad()  # whatever the caller has switched off
+    with gradients[0], gradients[1], _memory_advice(len(seeds), settings.batch_size), matmul_precision(tf32):
         replicas = Replicas(objective, seeds, where, of_buffers)
         engine = Engine(replicas, batches, settings, of_rates, mode)
         _check_outputs(replicas, batches, form)

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from sparsebnn import counter
 from sparsebnn.checks import check_positive, check_probability, invalid
 from sparsebnn.kernels import noise as kernels
-from sparsebnn.networks import bayesian_layers, initialise
+from sparsebnn.networks import NO_POSTERIOR, bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import noise_size
 from sparsebnn.training.objective import Batch, Objective, Parts
@@ -57,6 +57,8 @@ class Replicas:
         self.seed_tensor = counter.seed_tensor(self.seeds, device)
         self.dtype = next(iter(self.parameters.values())).dtype
         self.size = NoiseSize(0, 0)
+        # Of each replicate's inclusions, where they are no posterior probabilities.
+        self.remarks: list[str | None] = [None] * len(self)
         if len(self) == 1:
             # A single replicate runs as the ordinary module it is; its parameters are the stack's.
             for name, parameter in self.objective.named_parameters():
@@ -186,6 +188,8 @@ class Replicas:
             for name in self.varied:
                 owner, last = _owner_of(one, name)
                 owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
+        if self.remarks[k] is not None:
+            setattr(one.network, NO_POSTERIOR, self.remarks[k])
         return one.eval()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -70,6 +71,7 @@ class Session:
         if progress is not False:
             self.callbacks.append(Progress(force=bool(progress)))
         if self.path is not None:
+            checkpoint.check_folder(self.path.parent)
             # What a run that was killed while writing left behind.
             for partial in self.path.parent.glob(f".{self.path.name}.*"):
                 partial.unlink(missing_ok=True)
@@ -130,7 +132,9 @@ class Session:
     def set_aside(self) -> None:
         """A checkpoint that is there is somebody's work: it is not written over unasked."""
         if self.path is not None and self.path.exists():
-            kept = self.path.with_name(f"replaced.{self.path.name}")
+            numbers = itertools.chain([""], map(str, itertools.count(2)))
+            names = (self.path.with_name(f"replaced{n}.{self.path.name}") for n in numbers)
+            kept = next(name for name in names if not name.exists())
             os.replace(self.path, kept)
             _log.warning("%s is of an earlier run and is now %s.", self.path, kept.name)
 
