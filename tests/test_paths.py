@@ -233,6 +233,10 @@ def test_flattened_images_are_exact_too():
         path_probability(network, shape=(1, 2, 2))
 
 
+def test_one_draw_does_not_know_its_error():
+    assert path_probability(uncertain([3, 12, 12, 2]), n_draws=1).error.tolist() == [math.inf] * 3
+
+
 def test_a_pool_that_gives_indices_too():
     pool = nn.MaxPool1d(2, return_indices=True)
     network = nn.Sequential(pool, nn.Flatten(), sparsebnn.Linear(2, 1, family="gaussian"))

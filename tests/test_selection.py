@@ -204,6 +204,11 @@ def test_no_rate_follows_from_inclusions_that_are_no_posterior(settings, vary, r
         select(second, rule="fdr")
 
 
+def test_a_series_has_names():
+    pandas = pytest.importorskip("pandas")
+    assert select(pandas.Series({"age": 0.9, "b": 0.1})).variables == ("age",)
+
+
 def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     chosen = select([0.9, 0.2, 0.6], names=["a", "b", "c"])

@@ -18,7 +18,7 @@ from sparsebnn.allocation import keep_freed_memory
 from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, check_tensor, invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.layers import BayesianLayer
-from sparsebnn.networks import bayesian_layers, described
+from sparsebnn.networks import as_input, bayesian_layers, described
 from sparsebnn.noise import NoiseSize, Tape
 from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, noise_size
 
@@ -229,9 +229,11 @@ class _Plan:
 
     def _rows(self, start: int, end: int) -> Tensor:
         """Rows as the network takes them."""
-        rows = self.x[start:end].to(device=self.like.device, dtype=self.like.dtype)
+        rows = self.x[start:end].to(device=self.like.device)
         # Pixels: the same scale as in training.
-        return rows / 255.0 if self.x.dtype == torch.uint8 else rows
+        if rows.dtype == torch.uint8:
+            return rows.to(self.like.dtype) / 255.0
+        return as_input(rows, self.network, self.like.dtype, "predict")
 
     def together(self, outputs: Callable[..., Tensor], batches: Tensor) -> Callable[..., Tensor]:
         """``outputs`` of one draw for all batches of a group: each with its own noise, if that is local."""

@@ -96,7 +96,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
 def nll(probs: Tensor, labels: Tensor) -> float:
     """Mean negative log probability of the labels, in nats; probabilities are floored at 1e-12."""
     p, y = checked(probs, labels, "nll")
-    return float(-torch.log(p.gather(1, y[:, None]).clamp_min(1e-12)).double().mean())
+    return float(-torch.log(p.gather(1, y[:, None]).double().clamp_min(1e-12)).mean())
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:

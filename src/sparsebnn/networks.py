@@ -96,6 +96,22 @@ def kept(network: nn.Module) -> list[str]:
     return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
 
 
+def as_input(x: Tensor, network: nn.Module, dtype: torch.dtype, owner: str) -> Tensor:
+    """Rows as a network takes them: in its precision, but for pixels (uint8) and an embedding's numbers."""
+    if x.dtype == torch.uint8:
+        return x
+    whole = not (x.is_floating_point() or x.is_complex())
+    if whole and any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in network.modules()):
+        return x
+    if x.is_complex():
+        raise invalid("x", owner, "real numbers", x.dtype, "Give real and imaginary parts as columns.")
+    cast = x.to(dtype)
+    if x.dtype != dtype and not bool(torch.isfinite(cast).all()):
+        expected = f"small enough for {str(dtype).removeprefix('torch.')}"
+        raise invalid("x", owner, expected, f"up to {float(x.abs().max()):g}", "Scale its columns.")
+    return cast
+
+
 def chain(network: nn.Module) -> list[nn.Module]:
     """The modules of a network one after the other, those inside a Sequential of a Sequential too.
 

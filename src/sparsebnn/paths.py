@@ -221,7 +221,9 @@ def _dense(inclusions: list[Tensor], n_draws: int, seed: int) -> Reach:
         return Reach(prob, torch.zeros_like(prob))
     generator = torch.Generator().manual_seed(seed)
     values = torch.stack([_given_drawn(earlier, reach, generator) for _ in range(n_draws)])
-    return Reach(values.mean(0), values.std(0) / n_draws**0.5)
+    # One draw says nothing about how far it is off.
+    spread = values.std(0) if n_draws > 1 else torch.full_like(values[0], math.inf)
+    return Reach(values.mean(0), spread / n_draws**0.5)
 
 
 def _given_drawn(layers: list[Tensor], reach: Tensor, generator: torch.Generator) -> Tensor:

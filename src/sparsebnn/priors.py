@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_positive, check_probability, invalid
+from sparsebnn.checks import check_choice, check_finite, check_positive, check_probability, invalid
 from sparsebnn.kl import bernoulli_kl, gaussian_kl, spike_slab_kl
 
 __all__ = [
@@ -71,7 +71,7 @@ class GaussianPrior(Prior):
 
     def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        self.register_buffer("mean", _tensor(mean))
+        self.register_buffer("mean", check_finite(_tensor(mean), "mean", "GaussianPrior"))
         self.register_buffer("std", check_positive(_tensor(std), "std", "GaussianPrior"))
 
     def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class SpikeSlabPrior(Prior):
         super().__init__()
         probability = check_probability(_tensor(inclusion_prob), "inclusion_prob", "SpikeSlabPrior")
         self.register_buffer("inclusion_prob", probability)
-        self.register_buffer("mean", _tensor(mean))
+        self.register_buffer("mean", check_finite(_tensor(mean), "mean", "SpikeSlabPrior"))
         self.register_buffer("std", check_positive(_tensor(std), "std", "SpikeSlabPrior"))
 
     @property

@@ -69,7 +69,7 @@ def median_inputs(network: nn.Module, *, shape: tuple[int, ...] | None = None) -
 
 
 def _probabilities(inclusion: Any, owner: str) -> Tensor:
-    given = inclusion if isinstance(inclusion, Tensor) else np.asarray(inclusion, dtype=np.float64)
+    given = inclusion if isinstance(inclusion, Tensor) else np.array(inclusion, dtype=np.float64)
     p = torch.as_tensor(given).detach().cpu().double()
     if p.dim() != 1 or p.numel() == 0:
         raise invalid("inclusion", owner, "a vector, one probability per input", f"shape {tuple(p.shape)}")
@@ -222,6 +222,8 @@ def select(
     else:
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
+        if names is None and hasattr(source, "index") and hasattr(source, "to_numpy"):
+            names = [str(name) for name in source.index]  # of a pandas Series
         if names is None:
             names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
     if rule == "threshold":

@@ -161,6 +161,51 @@ def test_gradients_are_there_whatever_the_caller_has_switched_off(off, whole):
     assert same(parameters(single), parameters(fit(NETWORK, DATA, SHORT)))
 
 
+class _Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(300, 4), sparsebnn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_embedding_reads_whole_numbers(dtype):
+    """In any precision: 256 and 257 are two words, in training and in prediction."""
+    x = torch.tensor([[256, 0], [257, 0]] * 12)
+    network = _Words().to(dtype)
+    run = fit(network, (x, torch.tensor([0, 1] * 12)), SHORT, replicates=2)
+    moved = (run.networks[0].words.weight - run.networks[1].words.weight).abs().amax(1)
+    assert bool((moved > 0).all())
+    probs = sparsebnn.predict(run.networks[0], x[:2], run.likelihood, n_draws=3, draws="weights").probs
+    assert not torch.equal(probs[0], probs[1])
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            torch.full((23, 4), 1e300, dtype=torch.float64),
+            "small enough for float32. Got up to 1e+300 instead.",
+        ),
+        (torch.ones(23, 4, dtype=torch.complex64), "must be real numbers. Got torch.complex64 instead."),
+    ],
+)
+def test_numbers_that_the_network_cannot_hold(x, message):
+    for owner, call in (
+        ("train", lambda: fit(sparsebnn.mlp([4, 3]), (x, DATA[1]), SHORT)),
+        (
+            "predict",
+            lambda: sparsebnn.predict(sparsebnn.mlp([4, 3]), x, sparsebnn.likelihoods.Categorical(3)),
+        ),
+    ):
+        with pytest.raises(InvalidInput) as raised:
+            call()
+        assert message in str(raised.value)
+        assert f"The 'x' of {owner} must be" in str(raised.value)
+
+
 @pytest.mark.parametrize("asked", [{"refit": 0.5}, {"target_density": 0.3}])
 def test_a_frozen_structure_stays(asked):
     network = sparsebnn.mlp([4, 6, 3])

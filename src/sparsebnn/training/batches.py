@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebnn import counter
 from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.likelihoods import Likelihood
+from sparsebnn.networks import as_input
 from sparsebnn.training.objective import Batch
 
 __all__ = ["Batches", "gather", "targets_of"]
@@ -49,8 +50,9 @@ class Batches:
         size: int,
         device: torch.device,
         dtype: torch.dtype,
+        network: nn.Module | None = None,
     ) -> Batches:
-        """Checked data: (x, y) or (x, y, weight)."""
+        """Checked data: (x, y) or (x, y, weight), for the network that is to read x."""
         y = targets_of(data)
         x = check_tensor(data[0], "x", "train")
         if x.dim() < 2:
@@ -72,8 +74,7 @@ class Batches:
         targets = likelihood.prepare(y)
         if targets.is_floating_point():
             targets = targets.to(dtype)
-        if x.dtype != torch.uint8:
-            x = x.to(dtype)
+        x = as_input(x, network or nn.Identity(), dtype, "train")
         moved = None if weight is None else weight.to(device)
         return cls(x.to(device), targets.to(device), moved, min(size, rows))
 

@@ -131,7 +131,7 @@ def train(
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
     _check_options(settings, callbacks)
     form = likelihoods.likelihood(likelihood, targets_of(data)) if isinstance(likelihood, str) else likelihood
-    batches = Batches.of(data, form, settings.batch_size, where, dtype)
+    batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
     objective = Objective(network, form, batches.rows)
     of_settings = ("temperature", "target_density")
     of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
