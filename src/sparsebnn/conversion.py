@@ -162,8 +162,8 @@ def convert(
     :func:`sparsebnn.forward_with_kl`) and the KL is gathered, a layer used twice counted once.
     ``pretrained`` starts the posterior means at the module's weights; ``keep`` names submodules that
     stay as they are: they are not converted, and training goes on from the weights they have (freeze them
-    with ``requires_grad_(False)``). What is converted is trained, whether it was frozen or not. ``layer`` goes
-    to every Bayesian layer.
+    with ``requires_grad_(False)``). What is converted is trained, whether it was frozen or not. ``layer``
+    goes to every Bayesian layer.
 
     >>> network = convert(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), family="flow")
     >>> from sparsebnn.networks import bayesian_layers

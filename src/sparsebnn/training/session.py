@@ -259,7 +259,8 @@ class Session:
             _log.warning("%s", stopped)
             self._tell(lambda c, stopped=stopped: c.on_replicate_stopped(self.run, stopped))  # type: ignore[misc]
         if len(self.run.stopped) == len(self.run.seeds):
-            raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
+            told = " ".join(map(str, self.run.stopped)).replace("; the other replicates go on", "")
+            raise FloatingPointError(f"Every replicate stopped. {told}")
 
     def _diagnose(self, k: int) -> str:
         """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""
