@@ -299,7 +299,7 @@ def test_when_all_have_stopped_training_stops():
     message = str(error.value)
     assert message.startswith("Every replicate stopped. Replicate 0 (seed 4) stopped at step 1: the ")
     assert " Replicate 1 (seed 9) stopped at step 1: the " in message
-    assert message.endswith("Lower its learning rate; the other replicates go on.")
+    assert message.endswith("Lower its learning rate.")
 
 
 class BadGradient(torch.autograd.Function):
