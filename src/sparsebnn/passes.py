@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from sparsebnn.checks import invalid
 from sparsebnn.families import Family, Gaussian, Moments
 from sparsebnn.noise import Fresh, Meter, Noise, NoiseSize
 
 __all__ = [
+    "ClosedPass",
     "Pass",
     "PosteriorPass",
     "LocalPass",
@@ -159,6 +161,15 @@ class MedianPass(Pass):
     def realise(self, layer: BayesianModule, batch: int) -> Realised:
         bias = None if layer.biases is None else layer.biases.draw(self.noise)
         return Realised(None, layer.weights.median_draw(self.noise), bias, None, None)
+
+
+class ClosedPass(Pass):
+    """While gradients are computed: what is drawn now would not be what the loss was made with."""
+
+    def output(self, layer: BayesianModule, x: Tensor) -> Tensor:
+        expected = "one that calls its layers in its forward alone"
+        advice = "Leave out activation checkpointing (torch.utils.checkpoint)."
+        raise invalid("network", "train", expected, "a Bayesian layer called for a gradient", advice)
 
 
 def collect_kl(noise: Noise | None = None) -> PosteriorPass:

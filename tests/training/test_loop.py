@@ -18,6 +18,7 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import sparsebnn
@@ -159,6 +160,21 @@ def test_gradients_are_there_whatever_the_caller_has_switched_off(off, whole):
         single = fit(NETWORK, DATA, SHORT)
     assert same(parameters(run), parameters(whole))
     assert same(parameters(single), parameters(fit(NETWORK, DATA, SHORT)))
+
+
+class _Recomputing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = sparsebnn.Linear(4, 6), sparsebnn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=False))
+
+
+def test_layers_are_not_drawn_anew_for_a_gradient():
+    """Activation checkpointing would give gradients of another draw."""
+    with pytest.raises(InvalidInput, match=r"Leave out activation checkpointing"):
+        fit(_Recomputing(), DATA, SHORT)
 
 
 class _Words(nn.Module):

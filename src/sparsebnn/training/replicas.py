@@ -14,7 +14,7 @@ from sparsebnn.checks import check_positive, check_probability, invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.networks import NO_POSTERIOR, bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
-from sparsebnn.passes import noise_size
+from sparsebnn.passes import ClosedPass, noise_size
 from sparsebnn.training.objective import Batch, Objective, Parts
 
 __all__ = ["Replicas"]
@@ -171,7 +171,8 @@ class Replicas:
         parts = self.objective(one, beta[0], Tape(noise[0][0], noise[1][0]))
         named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
         # A parameter that the network does not use has a gradient of 0, as it has among several.
-        gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
+        with ClosedPass():
+            gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
 
