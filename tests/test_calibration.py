@@ -163,7 +163,7 @@ def test_messages():
         Correction()(torch.tensor([[3.0, -1.0]]))
     with pytest.raises(InvalidInput, match=r"with at least one row\. Got shape \(0, 4\) instead"):
         Correction()(torch.zeros(0, 4))
-    with pytest.raises(InvalidInput, match=r"must be a tensor or an array\. Got a list instead"):
+    with pytest.raises(InvalidInput, match=r"must be a tensor or an array of numbers\. Got a list instead"):
         correction(torch.tensor([[0.5, 0.5]]), ["a"])
     prediction = SimpleNamespace(probs=torch.tensor([[0.5, 0.5]]))
     with pytest.raises(InvalidInput, match=r"Pass the \.probs of a prediction"):

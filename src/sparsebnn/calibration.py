@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebnn.checks import invalid
-from sparsebnn.metrics import as_numbers, checked, probabilities
+from sparsebnn.checks import check_tensor, invalid
+from sparsebnn.metrics import checked, probabilities
 
 __all__ = ["Correction", "correction"]
 
@@ -55,7 +55,7 @@ class Correction:
             raise invalid("doubt", "Correction", "a share of the rows, from 0 to less than 1", self.doubt)
 
     def __call__(self, probs: Tensor) -> Tensor:
-        p = probabilities(as_numbers(probs, "probs", "Correction"), "Correction")
+        p = probabilities(check_tensor(probs, "probs", "Correction"), "Correction")
         sharp = torch.softmax(self.sharpness * _log(p), -1)
         return ((1.0 - self.doubt) * sharp + self.doubt / p.shape[-1]).to(p.dtype)
 

@@ -94,6 +94,7 @@ def check_tensor(values: Any, what: str, owner: str) -> Tensor:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
+        advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice
         got = f"a {type(values).__name__}"
         raise invalid(what, owner, "a tensor or an array of numbers", got, advice) from error
 

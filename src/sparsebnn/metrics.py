@@ -5,13 +5,13 @@ Every function takes tensors, arrays or lists; probabilities are ``(rows, classe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebnn.checks import check_count, check_finite, check_rows, invalid
+from sparsebnn.checks import check_count, check_finite, check_rows, check_tensor, invalid
 
 __all__ = [
     "accuracy",
@@ -36,7 +36,7 @@ def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> 
 
     ``sums=False`` takes any scores, where only their order counts.
     """
-    p, y = as_numbers(probs, "probs", owner), as_numbers(labels, "labels", owner)
+    p, y = check_tensor(probs, "probs", owner), check_tensor(labels, "labels", owner)
     if p.dim() != 2 or y.dim() != 1:
         got = f"shapes {tuple(p.shape)} and {tuple(y.shape)}"
         raise invalid("probs", owner, "of shape (rows, classes) with a vector of labels", got)
@@ -51,17 +51,6 @@ def checked(probs: Tensor, labels: Tensor, owner: str, *, sums: bool = True) -> 
     if low < 0 or high >= p.shape[1]:
         raise invalid("labels", owner, f"from 0 to {p.shape[1] - 1}", f"labels from {low} to {high}")
     return p, y
-
-
-def as_numbers(values: Any, what: str, owner: str) -> Tensor:
-    """An array as a tensor, or that it is none."""
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        advice = (
-            "Pass the .probs of a prediction." if hasattr(values, "probs") else "Pass an array of numbers."
-        )
-        raise invalid(what, owner, "a tensor or an array", f"a {type(values).__name__}", advice) from error
 
 
 def probabilities(p: Tensor, owner: str) -> Tensor:

@@ -173,7 +173,7 @@ def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
     return listed
 
 
-def _check_tempered(source: Any, rule: str) -> None:
+def _check_posterior(source: Any, rule: str) -> None:
     temperature = getattr(getattr(source, "plan_", None), "temperature", 1.0)
     if rule == "fdr" and temperature < 1.0:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
@@ -213,7 +213,7 @@ def select(
     if (threshold is not None) != (rule == "threshold"):
         expected = "given for rule='threshold' and for no other"
         raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
-    _check_tempered(source, rule)
+    _check_posterior(source, rule)
     median = None
     if isinstance(source, nn.Module):
         reach = path_probability(source, n_draws=n_draws, seed=seed, shape=shape)

@@ -269,7 +269,7 @@ def test_a_broken_replicate_stops_alone(mode, dtype, caplog):
     assert run.stopped[0].where == "the value of 2.weights.mean was not finite"
     assert said(caplog) == [
         "Replicate 6 (seed 6) stopped at step 3: the value of 2.weights.mean was not finite. "
-        "Lower its learning rate; the other replicates go on."
+        "Lower its learning rate. The other replicates go on."
     ]
     for k in range(10):
         if k != 6:

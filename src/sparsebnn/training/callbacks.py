@@ -43,7 +43,7 @@ class Stopped:
     def __str__(self) -> str:
         return (
             f"Replicate {self.replicate} (seed {self.seed}) stopped at step {self.step}: {self.where}. "
-            "Lower its learning rate; the other replicates go on."
+            "Lower its learning rate."
         )
 
 

@@ -136,8 +136,12 @@ def train(
     of_settings = ("temperature", "target_density")
     of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
     of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
-    gradients = torch.inference_mode(False), torch.enable_grad()  # whatever the caller has switched off
-    with gradients[0], gradients[1], _memory_advice(len(seeds), settings.batch_size), matmul_precision(tf32):
+    with (
+        torch.inference_mode(False),  # whatever the caller has switched off
+        torch.enable_grad(),
+        _memory_advice(len(seeds), settings.batch_size),
+        matmul_precision(tf32),
+    ):
         replicas = Replicas(objective, seeds, where, of_buffers)
         engine = Engine(replicas, batches, settings, of_rates, mode)
         _check_outputs(replicas, batches, form)

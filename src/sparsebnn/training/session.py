@@ -256,11 +256,11 @@ class Session:
             stopped = Stopped(k, self.run.seeds[k], step, self._diagnose(k))
             self.run.stopped.append(stopped)
             self._keep_last_good(step)
-            _log.warning("%s", stopped)
+            left = len(self.run.seeds) - len(self.run.stopped)
+            _log.warning("%s%s", stopped, " The other replicates go on." if left else "")
             self._tell(lambda c, stopped=stopped: c.on_replicate_stopped(self.run, stopped))  # type: ignore[misc]
         if len(self.run.stopped) == len(self.run.seeds):
-            told = " ".join(map(str, self.run.stopped)).replace("; the other replicates go on", "")
-            raise FloatingPointError(f"Every replicate stopped. {told}")
+            raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
 
     def _diagnose(self, k: int) -> str:
         """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""

@@ -47,7 +47,7 @@ class BeforeRefit(Callback):
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self.missed = False
+        self._missed = False
         self.epoch: int | None = None
         self._run: Run | None = None
         self._stacked: dict[str, Tensor] = {}
@@ -55,10 +55,10 @@ class BeforeRefit(Callback):
     def on_train_start(self, run: Run) -> None:
         """A run that goes on after that moment finds it in the file."""
         until = run.settings.free_until
-        if not until <= run.epoch or until == run.settings.epochs:
+        if run.epoch < until or until == run.settings.epochs:
             return
-        self.missed = self.path is None or not self.path.exists()
-        if self.path is None or self.missed:
+        self._missed = self.path is None or not self.path.exists()
+        if self.path is None or self._missed:
             _log.warning("BeforeRefit: %s", _MISSED)
             return
         stacked, header = checkpoint.read(self.path)
@@ -89,13 +89,13 @@ class BeforeRefit(Callback):
         """Replicate k as it was then."""
         if self._run is None:
             plain = "No refit began in this run: give Settings(refit=...) and train from the start."
-            raise RuntimeError(f"BeforeRefit: {_MISSED}" if self.missed else plain)
+            raise RuntimeError(f"BeforeRefit: {_MISSED}" if self._missed else plain)
         return self._run.replicas.unstack(k, self._stacked).network
 
     @property
     def networks(self) -> list[nn.Module]:
         """All replicates as they were then; none if there was no such moment."""
-        if self.missed:
+        if self._missed:
             raise RuntimeError(f"BeforeRefit: {_MISSED}")
         return [self.network(k) for k in range(len(self._run.seeds) if self._run else 0)]
 
