@@ -154,6 +154,19 @@ def test_initialise_keeps_what_was_pretrained():
             "The 'sizes' of mlp must be at least an input and an output size. Got [4] instead.",
         ),
         (
+            lambda: mlp(4),
+            "The 'sizes' of mlp must be at least an input and an output size. Got 4 instead.",
+        ),
+        (
+            lambda: mlp([4, 2], initial=0.1),
+            "The 'initial' of Linear must be an Initial. Got 0.1 instead.",
+        ),
+        (
+            lambda: mlp([4, 2], family="flow", family_options=50),
+            "The 'family_options' of Linear must be a dict. Got 50 instead. "
+            "For example {'hidden': (50, 50)} of a flow.",
+        ),
+        (
             lambda: mlp([4, 0, 2]),
             "The 'sizes' of mlp must be a whole number of at least 1. Got 0 instead.",
         ),

@@ -13,6 +13,7 @@ from sparsebnn import saving, storage
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.saving import ModelError, load_state, save
+from sparsebnn.selection import select
 from sparsebnn.training import CheckpointError, checkpoint
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -64,6 +65,24 @@ def test_priors_are_part_of_the_state(path):
 def test_metadata_comes_back(path):
     save(network(), path, sizes=[4, 6, 3], note="ä", nested={"a": [1.5, None]})
     assert load_state(path, network()) == {"sizes": [4, 6, 3], "note": "ä", "nested": {"a": [1.5, None]}}
+
+
+def test_what_the_inclusions_are_is_part_of_the_file(path):
+    """A tempered network from a file is refused where probabilities are needed; the next state is its own."""
+    x = torch.randn(40, 4)
+    data, made, loaded = (x, x[:, 0]), sparsebnn.mlp([4, 1]), sparsebnn.mlp([4, 1])
+    for temperature in (0.1, 1.0):
+        settings = sparsebnn.Settings(epochs=1, temperature=temperature)
+        run = sparsebnn.train(made, data, settings=settings, likelihood="gaussian", progress=False)
+        made = run.network
+        save(made, path, sizes=[4, 1])
+        assert load_state(path, loaded) == {"sizes": [4, 1]}
+        for network in (made, loaded):
+            if temperature < 1.0:
+                with pytest.raises(InvalidInput, match=r"trained at temperature 0\.1"):
+                    select(network, rule="fdr")
+            else:
+                assert select(network, rule="fdr").inclusion.shape == (4,)
 
 
 def test_metadata_that_json_cannot_hold(path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ __all__ = [
     "invalid",
     "check_choice",
     "check_count",
+    "check_number",
     "check_positive",
     "check_probability",
     "check_finite",
@@ -54,6 +56,22 @@ def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
     return int(value)
 
 
+def check_number(value: Any, what: str, owner: str, expected: str, fits: Callable[[float], bool]) -> float:
+    """Return ``value`` as a float when it is a number that fits; text that reads like one is none.
+
+    >>> check_number("0.1", "level", "select", "between 0 and 1", lambda level: 0.0 < level < 1.0)
+    Traceback (most recent call last):
+    sparsebnn.checks.InvalidInput: The 'level' of select must be between 0 and 1. Got '0.1' instead.
+    """
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several
+        number = math.nan
+    if not fits(number):
+        raise invalid(what, owner, expected, repr(value) if math.isnan(number) else value)
+    return number
+
+
 def _worst(values: Tensor, good: Tensor) -> float:
     return float(values[~good].flatten()[0])
 
@@ -88,10 +106,10 @@ def check_finite(value: Tensor, what: str, owner: str) -> Tensor:
     return value
 
 
-def check_tensor(values: Any, what: str, owner: str) -> Tensor:
+def check_tensor(values: Any, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
     """``values`` as a tensor: one already, or an array or list of numbers."""
     try:
-        return torch.as_tensor(values)
+        return torch.as_tensor(values, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
         advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice

@@ -53,7 +53,14 @@ class BayesianLayer(nn.Module):
     ) -> None:
         super().__init__()
         kind = family_class(family, type(self).__name__)
-        options = dict(family_options or {})
+        start: Any = initial
+        if not isinstance(start, Initial):
+            raise invalid("initial", type(self).__name__, "an Initial", repr(start))
+        given: Any = family_options or {}
+        if not isinstance(given, Mapping):
+            advice = "For example {'hidden': (50, 50)} of a flow."
+            raise invalid("family_options", type(self).__name__, "a dict", repr(given), advice)
+        options = dict(given)
         if kind.name in ("flow", "mnf"):
             if options.get("z_axis", self.z_axis) != self.z_axis:
                 expected = f"{self.z_axis}, the axis this layer's op scales"

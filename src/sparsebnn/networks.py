@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ __all__ = [
 
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
-# Why the inclusions of a trained network are no posterior probabilities; where it is not there, they are.
+# Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
 NO_POSTERIOR = "inclusions_are_no_posterior"
 _GENERATOR = threading.Lock()
 
@@ -48,8 +48,8 @@ def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.S
       784, 400, family='flow'
       ...
     """
-    if len(sizes) < 2:
-        raise invalid("sizes", "mlp", "at least an input and an output size", list(sizes))
+    if not isinstance(sizes, Sized) or len(sizes) < 2:
+        raise invalid("sizes", "mlp", "at least an input and an output size", repr(sizes))
     for size in sizes:
         check_count(size, "sizes", "mlp")
     between = _ACTIVATIONS[check_choice(activation, _ACTIVATIONS, "activation", "mlp")]

@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_finite, check_positive, check_probability, invalid
+from sparsebnn.checks import (
+    check_choice,
+    check_finite,
+    check_positive,
+    check_probability,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.kl import bernoulli_kl, gaussian_kl, spike_slab_kl
 
 __all__ = [
@@ -30,7 +37,7 @@ Value = float | Sequence[float] | Tensor
 
 def _tensor(value: Value) -> Tensor:
     """Kept in double precision until a layer, which knows its own dtype, adopts the prior."""
-    return torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    return check_tensor(value, "values", "a prior", torch.float64).detach().clone()
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsebnn import storage
 from sparsebnn.checks import invalid
+from sparsebnn.networks import NO_POSTERIOR
 
 __all__ = ["ModelError", "save", "load_state"]
 
@@ -51,16 +52,22 @@ def save(network: nn.Module, path: str | Path, **metadata: Any) -> Path:
     except (TypeError, ValueError) as error:
         raise invalid("metadata", "save", "what JSON can hold", str(error)) from error
     target = Path(path)
-    storage.write(_KIND, target, _state(network), metadata)
+    reason = getattr(network, NO_POSTERIOR, None)
+    mark = {} if reason is None else {NO_POSTERIOR: reason}
+    storage.write(_KIND, target, _state(network), {**metadata, **mark})
     return target
 
 
 def load_state(path: str | Path, network: nn.Module) -> dict[str, Any]:
-    """Load a saved state into a network of the same make; returns the metadata saved beside it."""
+    """Load a saved state into a network of the same make; returns the metadata saved beside it.
+
+    A network whose inclusions are no posterior probabilities (tempered, cut, refitted) stays marked as such.
+    """
     source = Path(path)
     tensors, metadata = storage.read(_KIND, source)
     _check_structure(network, tensors, source)
     storage.restore(_KIND, _state(network), tensors, source)
+    setattr(network, NO_POSTERIOR, metadata.pop(NO_POSTERIOR, None))
     return metadata
 
 

@@ -12,7 +12,7 @@ The last controls the Bayesian false discovery rate as far as the probabilities 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, check_count, check_number, invalid
 from sparsebnn.networks import NO_POSTERIOR
 from sparsebnn.paths import median_reach, path_probability
 
@@ -100,8 +100,7 @@ def bayesian_fdr_threshold(inclusion: Any, level: float) -> float:
     0.9
     """
     p = _probabilities(inclusion, "bayesian_fdr_threshold")
-    if not 0.0 < level < 1.0:
-        raise invalid("level", "bayesian_fdr_threshold", "strictly between 0 and 1", level)
+    _check_level(level, "bayesian_fdr_threshold")
     ordered = torch.sort(p, descending=True).values
     wrong = torch.cumsum(1.0 - ordered, 0) / torch.arange(1, len(p) + 1)
     # A set ends where the next probability is lower; rounding must not forbid what equals the level.
@@ -167,10 +166,16 @@ def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
     """Names as given, or those of a data frame, or x1, x2, …"""
     if names is None:
         return tuple(f"x{i + 1}" for i in range(width))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise invalid("names", owner, f"one name per input ({width})", repr(names), "Put them into a list.")
     listed = tuple(str(name) for name in getattr(names, "columns", names))
     if len(listed) != width:
         raise invalid("names", owner, f"one name per input ({width})", f"{len(listed)} names")
     return listed
+
+
+def _check_level(level: Any, owner: str) -> float:
+    return check_number(level, "level", owner, "strictly between 0 and 1", lambda value: 0.0 < value < 1.0)
 
 
 def _check_posterior(source: Any, rule: str) -> None:
@@ -213,6 +218,13 @@ def select(
     if (threshold is not None) != (rule == "threshold"):
         expected = "given for rule='threshold' and for no other"
         raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
+    limit = 0.5
+    if rule == "threshold":
+        expected = "from 0 to 1"
+        limit = check_number(threshold, "threshold", "select", expected, lambda value: 0.0 <= value <= 1.0)
+    if rule == "fdr":
+        _check_level(level, "select")
+    check_count(seed, "seed", "select", least=0)
     _check_posterior(source, rule)
     median = None
     if isinstance(source, nn.Module):
@@ -226,12 +238,8 @@ def select(
             names = [str(name) for name in source.index]  # of a pandas Series
         if names is None:
             names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
-    if rule == "threshold":
-        if threshold is None or not 0.0 <= threshold <= 1.0:
-            raise invalid("threshold", "select", "from 0 to 1", threshold)
-        limit = float(threshold)
-    else:
-        limit = 0.5 if rule == "median" else bayesian_fdr_threshold(p, level)
+    if rule == "fdr":
+        limit = bayesian_fdr_threshold(p, level)
     chosen = median if median is not None else (p > limit if rule == "median" else p >= limit)
     said = f"fdr at {level:g}" if rule == "fdr" else rule
     return Selection(_names(names, len(p), "select"), p, chosen, said, limit, error)

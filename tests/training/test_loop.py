@@ -436,6 +436,15 @@ def test_a_disk_that_fills_up(tmp_path, whole, monkeypatch, fails):
 
 NAN = X.clone()
 NAN[3, 1] = float("nan")
+
+
+class Noisy(nn.Module):
+    """Adds noise of its own to what it is given."""
+
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
 PLAIN = nn.Sequential(nn.Linear(4, 3))
 DROPOUT = nn.Sequential(sparsebnn.Linear(4, 6), nn.Dropout(0.2), sparsebnn.Linear(6, 3))
 NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Linear(6, 3))
@@ -508,6 +517,16 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
             "The 'network' of train must be free of dropout, whose noise no replicate's seed would govern. "
             "Got dropout at ['0'] instead. Set it to 0 or remove it.",
         ),
+        *(
+            (
+                {"network": nn.Sequential(sparsebnn.Linear(4, 3), noisy), "replicates": replicates},
+                "The 'network' of train must be free of random numbers of its own, which no replicate's seed "
+                f"would govern. Got a call of {op} instead. "
+                "Leave out what draws them in its forward (dropout, added noise).",
+            )
+            for noisy, op in ((nn.RReLU(), "rrelu_with_noise"), (Noisy(), "randn_like"))
+            for replicates in (1, 2)
+        ),
         (
             {"network": nn.Sequential(nn.LazyLinear(6), sparsebnn.Linear(6, 3))},
             "The 'network' of train must be a module whose parameters have a shape. "
@@ -531,6 +550,37 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
         (
             {"replicates": [3, 4, 3]},
             "The 'replicates' of train must be a number or distinct seeds. Got [3, 4, 3] instead.",
+        ),
+        (
+            {"replicates": "3"},
+            "The 'replicates' of train must be a number or distinct seeds. Got '3' instead.",
+        ),
+        (
+            {"replicates": [0, 1.5]},
+            "The 'replicates' of train must be a whole number of at least 0. Got 1.5 instead.",
+        ),
+        ({"seed": "a"}, "The 'seed' of train must be a whole number of at least 0. Got 'a' instead."),
+        (
+            {"likelihood": 5},
+            "The 'likelihood' of train must be one of 'categorical', 'bernoulli', 'gaussian'. Got 5 instead.",
+        ),
+        ({"callbacks": [5]}, "The 'callbacks' of train must be a list of callbacks. Got [5] instead."),
+        (
+            {"checkpoint_seconds": "x"},
+            "The 'checkpoint_seconds' of train must be at least 0. Got 'x' instead.",
+        ),
+        (
+            {"vary": [0.1]},
+            "The 'vary' of train must be a dict of names and their values. Got [0.1] instead. "
+            "For example {'temperature': [0.1, 1.0]}.",
+        ),
+        *(
+            (
+                {"vary": {name: ["a"]}},
+                f"The 'vary[{name}]' of train must be a tensor or an array of numbers. "
+                "Got a list instead. Of a table pass its numbers (frame.to_numpy(float)).",
+            )
+            for name in ("temperature", "prior.inclusion_prob")
         ),
         (
             {"replicates": []},
@@ -576,6 +626,13 @@ def test_messages(change, message):
     with pytest.raises(InvalidInput) as error:
         fit(**arguments)
     assert str(error.value) == message
+
+
+def test_a_device_that_there_is_not():
+    with pytest.raises(
+        InvalidInput, match=r"'device' of train must be 'auto', 'cpu', .* Got 'gpu' instead\."
+    ):
+        sparsebnn.train(make_network(), DATA, device="gpu")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,19 @@ def test_warm_up():
             {"learning_rates": {"inclusion_logit": -1.0}},
             "The 'inclusion_logit' of Settings must be a rate of at least 0. Got -1.0 instead.",
         ),
+        (
+            {"learning_rate": "0.1"},
+            "The 'learning_rate' of Settings must be a rate of at least 0. Got '0.1' instead.",
+        ),
+        (
+            {"learning_rates": 0.01},
+            "The 'learning_rates' of Settings must be a dict by endings of names. Got 0.01 instead. "
+            "For example {'inclusion_logit': 0.01}.",
+        ),
+        (
+            {"temperature": [1.0, 0.5]},
+            "The 'temperature' of Settings must be at least 0. Got [1.0, 0.5] instead.",
+        ),
         ({"temperature": -1.0}, "The 'temperature' of Settings must be at least 0. Got -1.0 instead."),
         ({"warmup": -0.5}, "The 'warmup' of Settings must be at least 0. Got -0.5 instead."),
         (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsebnn.allocation import keep_freed_memory
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.capture import captured, compiled, fusing
@@ -56,7 +56,9 @@ class Engine:
         self.groups = sorted({settings.group_of(name) for name in replicas.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
         self.device = batches.x.device
-        self.varied = {name: torch.as_tensor(v, dtype=torch.float64) for name, v in (vary or {}).items()}
+        self.varied = {
+            name: check_tensor(v, f"vary[{name}]", "train", torch.float64) for name, v in (vary or {}).items()
+        }
         self._check_vary()
         self.targets = density_targets(replicas, settings.targets, self.varied.get("target_density"))
         self._check_frozen()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn import likelihoods
-from sparsebnn.checks import InvalidInput, check_count, invalid
+from sparsebnn.checks import InvalidInput, check_count, check_number, invalid
 from sparsebnn.conversion import obstacles
 from sparsebnn.networks import bayesian_layers, kept
 from sparsebnn.noise import Meter
@@ -21,6 +21,7 @@ from sparsebnn.training.batches import Batches, gather, targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
+from sparsebnn.training.own_noise import NoOwnNoise
 from sparsebnn.training.precision import matmul_precision
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.run import Run
@@ -33,7 +34,11 @@ __all__ = ["train"]
 def _device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        expected = "'auto', 'cpu', 'cuda' or 'cuda:1' and the like"
+        raise invalid("device", "train", expected, repr(device)) from error
 
 
 def _drops(module: nn.Module) -> bool:
@@ -68,19 +73,35 @@ def _check_network(network: nn.Module) -> None:
         )
 
 
-def _check_options(settings: Any, callbacks: Any) -> None:
+def _check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> None:
     if not isinstance(settings, Settings):
         advice = "For example Settings(epochs=50)."
         raise invalid("settings", "train", "a Settings", f"a {type(settings).__name__}", advice)
     if isinstance(callbacks, Callback):
         raise invalid("callbacks", "train", "a list", f"one {type(callbacks).__name__}", "Put it into [ ].")
+    if not isinstance(callbacks, Iterable) or not all(isinstance(one, Callback) for one in callbacks):
+        raise invalid("callbacks", "train", "a list of callbacks", repr(callbacks))
+    if not isinstance(vary or {}, Mapping):
+        advice = "For example {'temperature': [0.1, 1.0]}."
+        raise invalid("vary", "train", "a dict of names and their values", repr(vary), advice)
+    check_number(every, "checkpoint_seconds", "train", "at least 0", lambda value: value >= 0.0)
 
 
-def _seeds(replicates: int | Sequence[int], seed: int) -> list[int]:
+def _form(likelihood: Any, data: Any) -> likelihoods.Likelihood:
+    if isinstance(likelihood, likelihoods.Likelihood):
+        return likelihood
+    return likelihoods.likelihood(likelihood, targets_of(data))
+
+
+def _seeds(replicates: Any, seed: Any) -> list[int]:
+    first = check_count(seed, "seed", "train", least=0)
+    if hasattr(replicates, "tolist"):
+        replicates = replicates.tolist()  # of an array or a tensor
     if isinstance(replicates, numbers.Integral):
-        check_count(int(replicates), "replicates", "train")
-        return list(range(seed, seed + int(replicates)))
-    seeds = [int(s) for s in replicates]  # type: ignore[union-attr]
+        return list(range(first, first + check_count(replicates, "replicates", "train")))
+    if isinstance(replicates, str) or not isinstance(replicates, Iterable):
+        raise invalid("replicates", "train", "a number or distinct seeds", repr(replicates))
+    seeds = [check_count(one, "replicates", "train", least=0) for one in replicates]
     if not seeds or len(set(seeds)) != len(seeds):
         raise invalid("replicates", "train", "a number or distinct seeds", seeds)
     return seeds
@@ -129,8 +150,8 @@ def train(
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
-    _check_options(settings, callbacks)
-    form = likelihoods.likelihood(likelihood, targets_of(data)) if isinstance(likelihood, str) else likelihood
+    _check_options(settings, callbacks, vary, checkpoint_seconds)
+    form = _form(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
     objective = Objective(network, form, batches.rows)
     of_settings = ("temperature", "target_density")
@@ -156,10 +177,10 @@ def train(
 
 
 def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likelihood) -> None:
-    """The network must give as many outputs as the likelihood reads."""
+    """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
     index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
     x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
-    with torch.no_grad(), collect_kl(Meter()):
+    with torch.no_grad(), collect_kl(Meter()), NoOwnNoise():
         outputs = replicas.objective.network(x)
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:

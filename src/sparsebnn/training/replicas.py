@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from sparsebnn import counter
-from sparsebnn.checks import check_positive, check_probability, invalid
+from sparsebnn.checks import check_positive, check_probability, check_tensor, invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.networks import NO_POSTERIOR, bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
@@ -82,7 +82,7 @@ class Replicas:
                 known = sorted({".".join(n.split(".")[-2:]) for n in self.shared})
                 expected = "the name of a buffer, such as " + ", ".join(known[:6])
                 raise invalid("vary", "train", expected, repr(ending))
-            column = torch.as_tensor(values)
+            column = check_tensor(values, f"vary[{ending}]", "train")
             if ending.endswith("inclusion_prob"):
                 check_probability(column, f"vary[{ending}]", "train")
             elif ending.endswith(("std", "temperature")):
@@ -189,8 +189,8 @@ class Replicas:
             for name in self.varied:
                 owner, last = _owner_of(one, name)
                 owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
-        if self.remarks[k] is not None:
-            setattr(one.network, NO_POSTERIOR, self.remarks[k])
+        # A network that was trained before may bring a mark of then.
+        setattr(one.network, NO_POSTERIOR, self.remarks[k])
         return one.eval()
 
 

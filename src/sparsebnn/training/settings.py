@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sparsebnn.checks import check_count, invalid
+from sparsebnn.checks import check_count, check_number, invalid
 from sparsebnn.training.schedules import Cosine, Schedule, schedule
 
 __all__ = ["PhasedSettings", "Settings"]
@@ -59,20 +59,24 @@ class Settings:
     def __post_init__(self) -> None:
         check_count(self.epochs, "epochs", "Settings")
         check_count(self.batch_size, "batch_size", "Settings")
+        own: dict[str, Any] = {"learning_rates": self.learning_rates, "schedules": self.schedules}
+        for what, given in own.items():
+            if not isinstance(given, Mapping):
+                advice = "For example {'inclusion_logit': 0.01}." if what == "learning_rates" else ""
+                raise invalid(what, "Settings", "a dict by endings of names", repr(given), advice)
         rates = {"learning_rate": self.learning_rate, **self.learning_rates}
         for name, rate in rates.items():
-            if not rate >= 0.0:
-                raise invalid(name, "Settings", "a rate of at least 0", rate)
+            check_number(rate, name, "Settings", "a rate of at least 0", lambda value: value >= 0.0)
         for what, number in (("temperature", self.temperature), ("warmup", self.warmup)):
-            if not number >= 0.0:
-                raise invalid(what, "Settings", "at least 0", number)
-        if self.warmup > 1.0:
-            raise invalid("warmup", "Settings", "a share of the epochs, from 0 to 1", self.warmup)
-        if not 0.0 <= self.refit < 1.0:
-            raise invalid("refit", "Settings", "a share of the epochs, from 0 to less than 1", self.refit)
+            check_number(number, what, "Settings", "at least 0", lambda value: value >= 0.0)
+        share = "a share of the epochs, from 0 to"
+        check_number(self.warmup, "warmup", "Settings", f"{share} 1", lambda value: value <= 1.0)
+        check_number(
+            self.refit, "refit", "Settings", f"{share} less than 1", lambda value: 0.0 <= value < 1.0
+        )
         for target in self.targets:
-            if not 0.0 < target <= 1.0:
-                raise invalid("target_density", "Settings", "a share of the weights, up to 1", target)
+            expected = "a share of the weights, up to 1"
+            check_number(target, "target_density", "Settings", expected, lambda value: 0.0 < value <= 1.0)
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
         check_count(self.shift, "shift", "Settings", least=0)
@@ -189,11 +193,12 @@ class PhasedSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        expected = "a share of the epochs that leaves some before the refit"
+        check_number(self.free, "free", "PhasedSettings", expected, lambda value: 0.0 < value < 1.0)
         if not 0 < self.free_until < self.refit_from:
-            expected = "a share of the epochs that leaves some before the refit"
             raise invalid("free", "PhasedSettings", expected, self.free)
-        if not self.refit_heat > 0.0:
-            raise invalid("refit_heat", "PhasedSettings", "greater than 0", self.refit_heat)
+        heat = self.refit_heat
+        check_number(heat, "refit_heat", "PhasedSettings", "greater than 0", lambda value: value > 0.0)
         if self.target_density is None:
             advice = "Without a target there is nothing to come down to: use Settings."
             raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
