@@ -233,24 +233,12 @@ def test_what_is_committed_is_finished(tmp_path, monkeypatch, capsys):
         assert result(ROOT, f"choose-{dataset}-fc-lrt")["command"].endswith("--methods lrt --programs 0")
 
 
-def test_kmnists_curves_are_of_the_choice_before(monkeypatch):
-    """Their settings differ from what is chosen now in temperature and heat, and in nothing else."""
+def test_kmnists_curves_are_of_the_choice_of_now():
+    """Of its settings to the letter; from another choice they would be refused."""
     given = frontier._options(["--out", str(ROOT), "--datasets", "kmnist"])
-    now, source = frontier_choose.chosen(given, "kmnist", "fc", "lrt")
-    assert (now.temperature, now.heat) == (0.01, 30.0)
-    before = replace(now, temperature=0.03, heat=10.0)
-
-    def there(stage: str, method: str = "lrt") -> bool:
+    for stage, method in (("densities", "lrt"), ("targets", "lrt"), ("densities", "pruned")):
         path = frontier_plan.file_of(given, frontier_curve.stem("kmnist", "fc", method, stage))
-        return frontier_curve.finished(path, frontier_curve.plan(given, "kmnist", "fc", method, stage))
-
-    for stage in ("densities", "targets"):
-        with pytest.raises(InvalidInput, match=r"0\.03 where 0\.01 is asked for"):
-            there(stage)
-    assert there("densities", "pruned")
-    monkeypatch.setattr(frontier_curve, "chosen", lambda *asked: (before, source))
-    assert there("densities")
-    assert there("targets")
+        assert frontier_curve.finished(path, frontier_curve.plan(given, "kmnist", "fc", method, stage))
 
 
 def test_commands_name_every_option_that_differs():
