@@ -6,10 +6,10 @@ parameter by its rate whatever the size of its gradient, so where a gradient van
 on rounding, runs part by as much as the steps allow, on any two machines. The paper's networks, with their
 millions of parameters, are compared at the tables' rate (1e-4; mlps at 1e-3), LeNets with a smooth activation
 too, and all of them in double precision as well, where rounding is out of the way (and the kernels for single
-precision too). How much of a difference is single precision's own is seen on the CPU with the first three
-replicates: same start, same noise, eagerly, in both precisions; and there, in single precision, from starts
-moved up or down to the next number (the farthest of four). With CUDA, the losses with TF32 are set beside
-those without.
+precision too; three replicates). How much of a difference is single precision's own is seen on the CPU: same
+start, same noise, eagerly, in both precisions; and there, in single precision, from two starts whose numbers
+are moved up or down to the next one. With CUDA, runs on the CPU are of the first three replicates, and the
+losses with TF32 are set beside those without.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import argparse
 import copy
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,14 +31,16 @@ from sparsebnn.experiments.provenance import commit_and_source, device_name, rou
 from sparsebnn.networks import initialise
 from sparsebnn.training import Run, Settings, replicas, train
 
-__all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "in_double", "made_by", "main", "on_cpu"]
-__all__ += ["record_of", "smooth", "with_activation"]
+__all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "difference", "in_double", "made_by", "main"]
+__all__ += ["on_cpu", "record_of", "smooth", "with_activation"]
 
 STEPS, _BATCH = 50, 100
-_TOGETHER, _FEW, _NUDGES = 10, 3, 4
+_TOGETHER, _FEW, _NUDGES = 10, 3, 2
+# How far apart two runs may end: on CUDA, sums are in more orders than on a CPU.
 _LIMITS = {"cpu": 1e-5, "cuda": 1e-4}
 _SMALL_FLOW = {"hidden": (30, 30)}
 _Start = Callable[[nn.Module, int], None]
+Tensors = Mapping[str, Tensor]
 
 
 def with_activation(network: nn.Sequential, make: Callable[[], nn.Module]) -> nn.Sequential:
@@ -97,33 +99,32 @@ def _run(network: nn.Sequential, **how: Any) -> Run:
     return train(network, (x.to(like.dtype), y), settings=settings, progress=False, **how)
 
 
-def apart(ours: Run, other: Run, first: int = 0) -> dict[str, Any]:
-    """Of the replicates of ``other``, which are ours from ``first`` on: what differs, where and by how much.
+def difference(ours: Tensors, theirs: Tensors, first: int = 0) -> dict[str, Any]:
+    """Of stacked parameters that are ours from replicate ``first`` on: what differs, where, by how much.
 
     ``largest`` is of any parameter, ``where`` its name; ``beyond`` of the ``parameters`` are over the limit,
-    in ``seeds`` of the ``replicates``; ``loss`` is the last epoch's, relative.
+    in ``seeds`` of the ``replicates``.
     """
-    count = len(other.history[-1].loss)
-    mine = slice(first, first + count)
     found: dict[str, Any] = {"largest": -1.0, "where": "", "beyond": 0, "parameters": 0}
-    over = torch.zeros(count, dtype=torch.bool)
-    for name, stacked in ours.replicas.parameters.items():
-        theirs = other.replicas.parameters[name].detach().cpu()
-        differences = (stacked.detach()[mine].cpu() - theirs).abs().flatten(1)
-        beyond = ~(differences <= _limit(ours))  # what is no number is over every limit
+    over: list[Tensor] = []
+    for name, other in theirs.items():
+        mine = ours[name].detach()[first : first + len(other)]
+        differences = (mine.cpu() - other.detach().cpu()).abs().reshape(len(other), -1)
+        beyond = ~(differences <= _LIMITS[mine.device.type])  # what is no number is over every limit
         found["beyond"] += int(beyond.sum())
         found["parameters"] += differences.numel()
-        over |= beyond.any(1)
+        over.append(beyond.any(1))
         if float(differences.max()) > found["largest"]:
             found["largest"], found["where"] = float(differences.max()), name
+    return {**found, "seeds": int(torch.stack(over).any(0).sum()), "replicates": len(over[0])}
+
+
+def apart(ours: Run, other: Run, first: int = 0) -> dict[str, Any]:
+    """The :func:`difference` of two runs, and that of the last epoch's loss, relative."""
+    found = difference(ours.replicas.parameters, other.replicas.parameters, first)
     losses = [torch.tensor(run.history[-1].loss) for run in (ours, other)]
-    found |= {"seeds": int(over.sum()), "replicates": count}
-    return {**found, "loss": float(((losses[0][mine] - losses[1]) / losses[1]).abs().max())}
-
-
-def _limit(run: Run) -> float:
-    """How far apart two single runs may end: on CUDA, sums are in more orders than on a CPU."""
-    return _LIMITS[next(iter(run.replicas.parameters.values())).device.type]
+    mine = losses[0][first : first + len(losses[1])]
+    return {**found, "loss": float(((mine - losses[1]) / losses[1]).abs().max())}
 
 
 def _together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def in_double(network: nn.Sequential, replicates: int | list[int] = _FEW) -> Run
     return on_cpu(copy.deepcopy(network).double(), replicates, rounded_start)
 
 
-def _nudged(network: nn.Sequential, way: int) -> Run:
+def _nudged(network: nn.Sequential, replicates: int, way: int) -> Run:
     """From a start whose every number is moved to the next one above or below."""
 
     def nudged_start(started: nn.Module, seed: int) -> None:
@@ -161,7 +162,7 @@ def _nudged(network: nn.Sequential, way: int) -> Run:
                 towards = torch.where(up, torch.inf, -torch.inf).to(parameter.dtype)
                 parameter.copy_(torch.nextafter(parameter, towards))
 
-    return on_cpu(network, start=nudged_start)
+    return on_cpu(network, replicates, nudged_start)
 
 
 def compared(case: str, device: str) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def compared(case: str, device: str) -> dict[str, Any]:
     alone = [apart(fast, trained("eager", [seed]), seed) for seed in range(_TOGETHER)]
     row: dict[str, Any] = {"case": case, "mode": fast.mode}
     row |= {"fast – eager": apart(fast, eager), "fast – alone": _together(alone)}
-    home = on_cpu(network)
+    home, count = (eager, _TOGETHER) if device == "cpu" else (on_cpu(network), _FEW)
     if device != "cpu":
         row |= {"fast – CPU": apart(fast, home), "eager – CPU": apart(eager, home)}
         tf32 = trained("compiled", tf32=True)
@@ -184,8 +185,9 @@ def compared(case: str, device: str) -> dict[str, Any]:
             curves = [torch.tensor([getattr(epoch, part) for epoch in run.history]) for run in (fast, tf32)]
             row[f"{part} with TF32, relative"] = float(((curves[1] - curves[0]) / curves[0]).abs().max())
     else:
-        row["CPU – nudged"] = _together([apart(home, _nudged(network, way)) for way in range(_NUDGES)])
-    row["CPU – double"] = apart(home, in_double(network))
+        nudged = [apart(home, _nudged(network, count, way)) for way in range(_NUDGES)]
+        row["CPU – nudged"] = _together(nudged)
+    row["CPU – double"] = apart(home, in_double(network, count))
     if not _is_small(network):
         double = copy.deepcopy(network).double()
         pair = [_run(double, replicates=_FEW, device=device, mode=mode) for mode in ("compiled", "eager")]
@@ -236,36 +238,42 @@ def made_by(record: dict[str, Any], program: str) -> str:
     return f"{made} torch {record['versions']['torch']}."
 
 
-def block(record: dict[str, Any]) -> str:
-    """A result file as a table for the page; pairs that no row has are left out."""
+def _block(record: dict[str, Any]) -> str:
+    """A record as a table for the page; pairs that no row has are left out."""
     rows = record["rows"]
     pairs = [pair for pair in _PAIRS if any(pair in row for row in rows)]
     curves = [curve for curve in _CURVES if any(curve in row for row in rows)]
     heads = ["largest difference of a parameter", *pairs, *(curve.split(",")[0] for curve in curves)]
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for row in rows:
-        cells = [row["case"]]
-        for pair in pairs:
-            found = row.get(pair)
-            more = f" ({_beyond(found)})" if found and found["beyond"] else ""
-            cells.append(f"{found['largest']:.1e}{more}" if found else "–")
+        cells = [row["case"], *(_cell(row.get(pair)) for pair in pairs)]
         cells += [f"{100 * row[curve]:.1g}%" if curve in row else "–" for curve in curves]
         lines.append(f"| {' | '.join(cells)} |")
-    limit = f"In brackets what is beyond {record['limit']:.0e}."
-    return f"{made_by(record, 'parity')} {limit}\n\n" + "\n".join(lines)
+    limit = f"In brackets what is beyond {record['limit']:.0e}"
+    if record["limit"] != _LIMITS["cpu"]:
+        limit += f", of two runs on the CPU {_LIMITS['cpu']:.0e}"
+    return f"{made_by(record, 'parity')} {limit}.\n\n" + "\n".join(lines)
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    """A pair's largest difference, and what is beyond the limit."""
+    if found is None:
+        return "–"
+    more = _beyond(found)
+    return f"{found['largest']:.1e} ({more})" if more else f"{found['largest']:.1e}"
 
 
 def blocks(folder: Path) -> str:
     """The result files of a folder as tables, one for each commit and device; cases in their order."""
-    together: dict[tuple[str, ...], dict[str, Any]] = {}
+    records: dict[tuple[str, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("parity-*.json"), reverse=True):
         record = json.loads(path.read_text(encoding="utf-8"))
         code = (record["device"], str(record["commit"]), record["versions"]["torch"])
-        together.setdefault(code, {**record, "rows": []})["rows"] += record["rows"]
+        records.setdefault(code, {**record, "rows": []})["rows"] += record["rows"]
     order = list(CASES)
-    for record in together.values():
+    for record in records.values():
         record["rows"].sort(key=lambda row: order.index(row["case"]))
-    return "\n\n".join(map(block, together.values()))
+    return "\n\n".join(map(_block, records.values()))
 
 
 def _is_off(row: dict[str, Any]) -> bool:
@@ -279,11 +287,10 @@ def _is_off(row: dict[str, Any]) -> bool:
 def main(argv: list[str] | None = None) -> int:
     """Print all cases; 1 when compiling failed, or small networks end beyond the limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__)
-    parser.add_argument(
-        "--device", choices=list(_LIMITS), default="cuda" if torch.cuda.is_available() else "cpu"
-    )
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--out", type=Path, help="file for the figures")
+    add = parser.add_argument
+    add("--device", choices=list(_LIMITS), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    add("--out", type=Path, help="file for the figures")
     given = parser.parse_args(argv)
     record = {**record_of("parity", given.device), "limit": _LIMITS[given.device]}
     rows: list[dict[str, Any]] = record["rows"]

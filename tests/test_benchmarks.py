@@ -436,6 +436,43 @@ def test_parity_notices_a_step_that_is_off(monkeypatch):
     assert parity.main(["--device", "cpu", "--cases", "mlp, LBBNN-LRT"]) == 1
 
 
+def test_what_differs_is_counted_by_parameters_and_by_seeds():
+    """Two of three replicates, from the second on; one has two numbers over the limit, one no number."""
+    ours = {"a": torch.zeros(3, 4), "b": torch.zeros(3)}
+    theirs = {"a": torch.zeros(2, 4), "b": torch.zeros(2)}
+    assert parity.difference(ours, theirs, 1)["seeds"] == 0
+    ours["a"][1, 2:] = torch.tensor([2e-5, 3e-5])
+    ours["a"][0] = 1.0  # a replicate that the other run does not have
+    found = parity.difference(ours, theirs, 1)
+    assert found["largest"] == pytest.approx(3e-5)
+    assert (found["where"], found["beyond"], found["parameters"]) == ("a", 2, 10)
+    assert (found["seeds"], found["replicates"]) == (1, 2)
+    ours["b"][2] = torch.nan
+    assert parity.difference(ours, theirs, 1)["seeds"] == 2
+    two = [{**found, "loss": 2e-7}, {**found, "largest": 1.0, "where": "b", "loss": 1e-7}]
+    both = parity._together(two)
+    assert (both["largest"], both["where"], both["loss"]) == (1.0, "b", 2e-7)
+    assert (both["beyond"], both["seeds"], both["replicates"]) == (4, 2, 4)
+
+
+def _part(path, case, largest, **more):
+    found = {"largest": largest, "where": "a", "beyond": 0, "parameters": 5, "seeds": 0, "replicates": 10}
+    row = {"case": case, "mode": "compiled", "fast – eager": {**found, **more}, "fast – alone": found}
+    made = {"commit": "c" * 40, "device": "a device", "versions": {"torch": "2"}, "limit": 1e-4}
+    path.write_text(json.dumps({**made, "rows": [row]}))
+
+
+def test_files_of_one_commit_are_one_table(tmp_path):
+    _part(tmp_path / "parity-1.json", "LeNet, LBBNN-LRT", 2e-4, beyond=3, seeds=2)
+    _part(tmp_path / "parity-2.json", "mlp, LBBNN", 1e-7)
+    text = parity.blocks(tmp_path)
+    assert text.startswith("`python -m benchmarks.parity` on a device; commit cccccccccccc; torch 2. In")
+    assert "beyond 1e-04" in text
+    *_, first, second = text.splitlines()
+    assert first == "| mlp, LBBNN | 1.0e-07 | 1.0e-07 |"
+    assert second == "| LeNet, LBBNN-LRT | 2.0e-04 (3 of 5, 2 of 10 seeds) | 2.0e-04 |"
+
+
 def test_the_first_sign_that_differs_and_how_many_at_the_end():
     """Three steps of two ReLUs: the second of step 2 differs in one place, those of step 3 in three."""
     single = [torch.tensor([0.5, -0.25, 1e-7, 2.0]) * sign for sign in (1, 1, 1, -1, 1, 1)]
