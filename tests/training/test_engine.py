@@ -5,6 +5,7 @@ import math
 import re
 import threading
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -182,7 +183,6 @@ def test_a_real_backend_takes_the_recorded_step(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor uses what torch itself deprecates
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("kind", "family"),
@@ -194,6 +194,22 @@ def test_the_compiled_step_is_the_eager_one(kind, family, dtype):
 
 def test_auto_compiles_only_what_repays_it():
     assert fit(make_network(), make_data(), SHORT, mode="auto").mode == "eager"
+
+
+def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
+    """As errors, remarks would stop it; those of others are heard."""
+
+    def remarking(graph, **_):
+        for module in ("torch._inductor.lowering", "torch.jit._script"):
+            warnings.warn_explicit("about a kernel", UserWarning, f"{module}.py", 1, module=module)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", remarking)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit(make_network(), make_data(), SHORT, mode="compiled").mode == "compiled"
+        with pytest.raises(UserWarning, match="about a kernel"):
+            remarking(None)
 
 
 def test_when_compiling_fails_training_goes_on_eagerly(monkeypatch, caplog):

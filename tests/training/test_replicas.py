@@ -99,6 +99,17 @@ def test_modules_that_have_no_bayesian_form_are_replicated(reader):
         assert float((tensor - first[name]).abs().max()) > (1e-4 if "bias" in name else 1e-2), name
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:RNN module weights")
+@pytest.mark.parametrize("replicates", [1, 2])
+@pytest.mark.parametrize("reader", READERS)
+def test_modules_that_have_no_bayesian_form_are_replicated_on_a_gpu(reader, replicates):
+    network, data = _Last(READERS[reader]()), make_data("mlp")
+    options = {"settings": SHORT, "replicates": replicates, "progress": False, "mode": "eager"}
+    there = sparsebnn.train(network, data, device="cuda", tf32=False, **options)
+    assert distance(parameters(there), parameters(fit(network, data, **options))) <= 1e-4
+
+
 def test_neighbours_and_places_do_not_matter():
     """The same seed in another place among others."""
     network, data = make_network(), make_data()

@@ -7,9 +7,11 @@ captured twice.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -223,7 +225,8 @@ class Engine:
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            self._advance = self._fast_step(waiting)
+            with _no_remarks_of_the_compiler():
+                self._advance = self._fast_step(waiting)
         except Exception as error:  # the compiler can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             telling = [line for line in lines if not line.endswith("raised:")] or [""]
@@ -297,6 +300,14 @@ class Engine:
         """Advance by that many steps of the epoch."""
         for _ in range(steps):
             self._advance()
+
+
+@contextlib.contextmanager
+def _no_remarks_of_the_compiler() -> Iterator[None]:
+    """Its warnings are about kernels that the user has not written; as errors they would stop it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\b")
+        yield
 
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:

@@ -12,8 +12,9 @@ from sparsebnn.checks import invalid
 
 __all__ = ["NoOwnNoise"]
 
-# What an operation calls the probability of dropping a unit: at 0 it draws nothing.
-_DROPPED = ("dropout_p", "p")
+# What operations call the probability of dropping a unit, and whether they train: at 0, or where they do not,
+# they draw nothing.
+_DROPPED, _TRAINS = ("dropout", "dropout_p", "p"), ("train", "training")
 
 
 class NoOwnNoise(TorchDispatchMode):
@@ -34,7 +35,7 @@ class NoOwnNoise(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, given):  # type: ignore[attr-defined]
+        if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, given):  # type: ignore[attr-defined]
             name = func._schema.name.removeprefix("aten::").strip("_")  # type: ignore[attr-defined]
             expected = "free of random numbers of its own, which no replicate's seed would govern"
             advice = "Leave out what draws them in its forward (dropout, added noise)."
@@ -42,9 +43,11 @@ class NoOwnNoise(TorchDispatchMode):
         return func(*args, **given)
 
 
-def _drops_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it could drop units and is told to drop none, as attention without dropout is."""
+def _draws_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it could draw and is told not to, as attention without dropout is."""
     named = func._schema.arguments
     values = {one.name: one.default_value for one in named if one.has_default_value()}
     values |= {**{one.name: value for one, value in zip(named, args)}, **kwargs}
-    return any(values.get(name) == 0.0 for name in _DROPPED)
+    return any(values.get(name) == 0.0 for name in _DROPPED) or any(
+        values.get(name) is False for name in _TRAINS
+    )
