@@ -69,6 +69,19 @@ def test_a_row_is_predicted_alike_in_every_file(coded, tmp_path):
     assert {k: float(v) for k, v in one.items()} == pytest.approx({k: float(v) for k, v in two.items()})
 
 
+def test_words_that_training_did_not_have_are_told(coded, tmp_path):
+    """On standard error, so the predictions stay a table; words of training and gaps are no news."""
+    rows = [["a1", "0.0"], ["a1", "1.0"], ["001", "0.0"], ["", "0.0"], *([f"b{i}", "0.0"] for i in range(5))]
+    done = call("predict", coded, write(tmp_path / "new.csv", ["code", "b"], rows))
+    assert done.exit_code == 0
+    assert len(list(csv.DictReader(done.stdout.splitlines()))) == len(rows)
+    assert done.stderr == (
+        "Note: column 'code' has words that did not occur in training: 'a1', 'b0', 'b1', 'b2', 'b3', … "
+        "(in 7 of 9 rows); 'A1' did, so look at the capitals.\n"
+    )
+    assert call("predict", coded, write(tmp_path / "old.csv", ["code", "b"], [["A1", ""]])).stderr == ""
+
+
 def test_semicolons_between_cells_mean_decimal_commas(tmp_path):
     rows = [["1,5", "a,b"], ["2", "c"], ["NA", "d"]]
     table = read_table(str(write(tmp_path / "d.csv", ["x", "word"], rows, ";")))

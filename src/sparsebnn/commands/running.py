@@ -21,6 +21,7 @@ from sparsebnn.commands.progress import Stages, stages
 from sparsebnn.commands.reading import DATA, read_table
 from sparsebnn.commands.splitting import Problem, posed
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, plan, storing
+from sparsebnn.estimators.columns import Column, strange_levels
 from sparsebnn.experiments.provenance import commit, rounded, versions
 from sparsebnn.storage import StorageError
 from sparsebnn.training import Interrupted
@@ -29,6 +30,7 @@ __all__ = ["fit", "info", "predict"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
 _FIT = "sparsebnn fit"
+_MOST_WORDS = 5  # that a note names
 
 
 def fit(
@@ -173,6 +175,23 @@ def _loaded(given: Path) -> Any:
     return model
 
 
+def _strange_words(columns: Sequence[Column], inputs: Table) -> list[str]:
+    """What to say of words that training did not have; one that differs in capitals alone is a slip."""
+    said = []
+    for column, values in zip(columns, inputs.values):
+        found = strange_levels(column, values)
+        if found:
+            listed = ", ".join(repr(word) for word, _ in found.most_common(_MOST_WORDS))
+            listed += ", …" if len(found) > _MOST_WORDS else ""
+            known = {level.casefold(): level for level in (*column.levels, column.reference) if level}
+            slips = [known[word.casefold()] for word in found if word.casefold() in known]
+            meant = f"; {slips[0]!r} did, so look at the capitals" if slips else ""
+            rows = f"{found.total()} of {len(inputs)} rows"
+            new = f"column {column.name!r} has words that did not occur in training"
+            said.append(f"{new}: {listed} (in {rows}){meant}")
+    return said
+
+
 def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> Table:
     """Predict a file's rows by a saved model and write them as CSV (standard output without ``out``)."""
     if out is not None:
@@ -188,6 +207,7 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False) ->
         got = f"none named {', '.join(map(repr, missing[:5]))}"
         raise invalid("data", "sparsebnn predict", expected, got, "Check the header line.")
     inputs = table.of_columns([table.names.index(name) for name in wanted])
+    _tell(_strange_words(loaded._encoder.columns, inputs), quiet=False)
     columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
     if out is None:
         try:

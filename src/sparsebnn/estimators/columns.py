@@ -32,6 +32,7 @@ __all__ = [
     "encode",
     "label",
     "learn",
+    "strange_levels",
 ]
 
 _LEVELS = 30  # more become "all others"
@@ -247,6 +248,19 @@ def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
         return own
     missing = np.array([level is None for level in found], dtype=np.float64)
     return np.concatenate([own, missing[:, None]], axis=1)
+
+
+def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
+    """Words that training did not have and how often they occur; none where rare ones were put together.
+
+    >>> column = learn("w", np.array(["Yes", "No", "No"], dtype=object), np.ones(3))
+    >>> strange_levels(column, np.array(["yes", "No", "yes"], dtype=object))
+    Counter({'yes': 2})
+    """
+    if column.kind != "category" or len(column.levels) >= _LEVELS:
+        return Counter()
+    known = {*column.levels, column.reference}
+    return Counter(level for level in _labels(values) if level is not None and level not in known)
 
 
 def encode(column: Column, values: np.ndarray) -> np.ndarray:
