@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -448,11 +449,27 @@ def test_what_differs_is_counted_by_parameters_and_by_seeds():
     assert (found["where"], found["beyond"], found["parameters"]) == ("a", 2, 10)
     assert (found["seeds"], found["replicates"]) == (1, 2)
     ours["b"][2] = torch.nan
-    assert parity.difference(ours, theirs, 1)["seeds"] == 2
-    two = [{**found, "loss": 2e-7}, {**found, "largest": 1.0, "where": "b", "loss": 1e-7}]
+    found, known = parity.difference(ours, theirs, 1), found
+    assert (found["seeds"], found["where"]) == (2, "b")
+    assert math.isnan(found["largest"])
+    two = [{**known, "loss": 2e-7}, {**known, "largest": 1.0, "where": "b", "loss": 1e-7}]
     both = parity._together(two)
     assert (both["largest"], both["where"], both["loss"]) == (1.0, "b", 2e-7)
     assert (both["beyond"], both["seeds"], both["replicates"]) == (4, 2, 4)
+
+
+def test_a_step_that_is_wrong_is_told_from_a_kink():
+    def row(case, seeds, double=None):
+        pairs = {pair: {"seeds": seeds} for pair in ("fast – eager", "fast – alone")}
+        return {"case": case, **pairs, **({} if double is None else {"fast – eager, double": double})}
+
+    good = {"largest": 1e-13, "mode": "compiled"}
+    assert not parity._is_off(row("mlp, LBBNN", 2))
+    assert parity._is_off(row("mlp, LBBNN", 3))
+    assert parity._is_off(row("mlp, LBBNN-FLOW, smooth", 1))
+    assert not parity._is_off(row("LeNet, LBBNN-LRT", 8, good))
+    for wrong in ({"largest": 1e-9}, {"largest": math.nan}, {"mode": "eager"}):
+        assert parity._is_off(row("LeNet, LBBNN-LRT", 0, {**good, **wrong}))
 
 
 def _part(path, case, largest, **more):
@@ -470,7 +487,7 @@ def test_files_of_one_commit_are_one_table(tmp_path):
     assert "beyond 1e-04" in text
     *_, first, second = text.splitlines()
     assert first == "| mlp, LBBNN | 1.0e-07 | 1.0e-07 |"
-    assert second == "| LeNet, LBBNN-LRT | 2.0e-04 (3 of 5, 2 of 10 seeds) | 2.0e-04 |"
+    assert second == "| LeNet, LBBNN-LRT | 2.0e-04 (3 of 5, 2 of 10 replicates) | 2.0e-04 |"
 
 
 def test_the_first_sign_that_differs_and_how_many_at_the_end():

@@ -65,7 +65,7 @@ def check_number(value: Any, what: str, owner: str, expected: str, fits: Callabl
     """
     try:
         number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor of several
         number = math.nan
     if not fits(number):
         raise invalid(what, owner, expected, repr(value) if math.isnan(number) else value)
@@ -110,7 +110,7 @@ def check_tensor(values: Any, what: str, owner: str, dtype: torch.dtype | None =
     """``values`` as a tensor: one already, or an array or list of numbers."""
     try:
         return torch.as_tensor(values, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+    except (TypeError, ValueError, RuntimeError, KeyError, OverflowError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
         advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice
         got = f"a {type(values).__name__}"

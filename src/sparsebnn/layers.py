@@ -56,7 +56,7 @@ class BayesianLayer(nn.Module):
         start: Any = initial
         if not isinstance(start, Initial):
             raise invalid("initial", type(self).__name__, "an Initial", repr(start))
-        given: Any = family_options or {}
+        given: Any = {} if family_options is None else family_options
         if not isinstance(given, Mapping):
             advice = "For example {'hidden': (50, 50)} of a flow."
             raise invalid("family_options", type(self).__name__, "a dict", repr(given), advice)

@@ -35,9 +35,9 @@ __all__ = [
 Value = float | Sequence[float] | Tensor
 
 
-def _tensor(value: Value) -> Tensor:
-    """Kept in double precision until a layer, which knows its own dtype, adopts the prior."""
-    return check_tensor(value, "values", "a prior", torch.float64).detach().clone()
+def _named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
+    """A value and what it is; in double precision until a layer, which knows its dtype, adopts the prior."""
+    return check_tensor(value, what, owner, torch.float64).detach().clone(), what, owner
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ class GaussianPrior(Prior):
 
     def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        self.register_buffer("mean", check_finite(_tensor(mean), "mean", "GaussianPrior"))
-        self.register_buffer("std", check_positive(_tensor(std), "std", "GaussianPrior"))
+        self.register_buffer("mean", check_finite(*_named(mean, "mean", "GaussianPrior")))
+        self.register_buffer("std", check_positive(*_named(std, "std", "GaussianPrior")))
 
     def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
         """Elementwise divergence of a Gaussian with this std and squared distance of means."""
@@ -110,10 +110,10 @@ class SpikeSlabPrior(Prior):
 
     def __init__(self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        probability = check_probability(_tensor(inclusion_prob), "inclusion_prob", "SpikeSlabPrior")
+        probability = check_probability(*_named(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
         self.register_buffer("inclusion_prob", probability)
-        self.register_buffer("mean", check_finite(_tensor(mean), "mean", "SpikeSlabPrior"))
-        self.register_buffer("std", check_positive(_tensor(std), "std", "SpikeSlabPrior"))
+        self.register_buffer("mean", check_finite(*_named(mean, "mean", "SpikeSlabPrior")))
+        self.register_buffer("std", check_positive(*_named(std, "std", "SpikeSlabPrior")))
 
     @property
     def inclusion_logit(self) -> Tensor:
@@ -235,7 +235,7 @@ class _Hyper(Prior):
     def _learn(self, name: str, value: Value | None) -> None:
         """Register a hyperparameter: at the value given, or (None) drawn from U(1, 1.1) at every reset."""
         self._drawn[f"raw_{name}"] = value is None
-        positive = check_positive(_tensor(1.0 if value is None else value), name, type(self).__name__)
+        positive = check_positive(*_named(1.0 if value is None else value, name, type(self).__name__))
         if positive.ndim:
             advice = "The hyperparameters are shared by all weights of a layer."
             raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)

@@ -52,9 +52,10 @@ def save(network: nn.Module, path: str | Path, **metadata: Any) -> Path:
     except (TypeError, ValueError) as error:
         raise invalid("metadata", "save", "what JSON can hold", str(error)) from error
     target = Path(path)
-    reason = getattr(network, NO_POSTERIOR, None)
-    mark = {} if reason is None else {NO_POSTERIOR: reason}
-    storage.write(_KIND, target, _state(network), {**metadata, **mark})
+    if NO_POSTERIOR in metadata:
+        raise invalid("metadata", "save", "of other names", repr(NO_POSTERIOR), "That one is the network's.")
+    header = {**metadata, NO_POSTERIOR: getattr(network, NO_POSTERIOR, None)}
+    storage.write(_KIND, target, _state(network), header)
     return target
 
 
@@ -67,7 +68,8 @@ def load_state(path: str | Path, network: nn.Module) -> dict[str, Any]:
     tensors, metadata = storage.read(_KIND, source)
     _check_structure(network, tensors, source)
     storage.restore(_KIND, _state(network), tensors, source)
-    setattr(network, NO_POSTERIOR, metadata.pop(NO_POSTERIOR, None))
+    if NO_POSTERIOR in metadata:  # files of before it do not say
+        setattr(network, NO_POSTERIOR, metadata.pop(NO_POSTERIOR))
     return metadata
 
 

@@ -100,7 +100,7 @@ def bayesian_fdr_threshold(inclusion: Any, level: float) -> float:
     0.9
     """
     p = _probabilities(inclusion, "bayesian_fdr_threshold")
-    _check_level(level, "bayesian_fdr_threshold")
+    level = _check_level(level, "bayesian_fdr_threshold")
     ordered = torch.sort(p, descending=True).values
     wrong = torch.cumsum(1.0 - ordered, 0) / torch.arange(1, len(p) + 1)
     # A set ends where the next probability is lower; rounding must not forbid what equals the level.
@@ -166,9 +166,10 @@ def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
     """Names as given, or those of a data frame, or x1, x2, …"""
     if names is None:
         return tuple(f"x{i + 1}" for i in range(width))
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    given = getattr(names, "columns", names)
+    if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise invalid("names", owner, f"one name per input ({width})", repr(names), "Put them into a list.")
-    listed = tuple(str(name) for name in getattr(names, "columns", names))
+    listed = tuple(str(name) for name in given)
     if len(listed) != width:
         raise invalid("names", owner, f"one name per input ({width})", f"{len(listed)} names")
     return listed
@@ -223,8 +224,8 @@ def select(
         expected = "from 0 to 1"
         limit = check_number(threshold, "threshold", "select", expected, lambda value: 0.0 <= value <= 1.0)
     if rule == "fdr":
-        _check_level(level, "select")
-    check_count(seed, "seed", "select", least=0)
+        level = _check_level(level, "select")
+    seed = check_count(seed, "seed", "select", least=0)
     _check_posterior(source, rule)
     median = None
     if isinstance(source, nn.Module):

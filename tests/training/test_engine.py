@@ -14,7 +14,7 @@ from torch import nn
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.priors import HierarchicalPrior
-from sparsebnn.training import Callback
+from sparsebnn.training import Callback, engine
 from sparsebnn.training.engine import _finite
 from sparsebnn.training.precision import matmul_precision
 from training.runs import (
@@ -197,7 +197,7 @@ def test_auto_compiles_only_what_repays_it():
 
 
 def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
-    """As errors, remarks would stop it; those of others are heard."""
+    """As errors, remarks would stop it; those of others are heard, and afterwards all are."""
 
     def remarking(graph, **_):
         for module in ("torch._inductor.lowering", "torch.jit._script"):
@@ -210,6 +210,18 @@ def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
         assert fit(make_network(), make_data(), SHORT, mode="compiled").mode == "compiled"
         with pytest.raises(UserWarning, match="about a kernel"):
             remarking(None)
+
+
+def test_threads_that_compile_share_their_silence():
+    """The first to come makes the filter, the last to go removes it, and nobody's else."""
+    silence, before = engine._Silence(), list(warnings.filters)
+    with silence:
+        with silence:
+            assert len(warnings.filters) == len(before) + 1
+        assert len(warnings.filters) == len(before) + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+    assert list(warnings.filters) == before
 
 
 def test_when_compiling_fails_training_goes_on_eagerly(monkeypatch, caplog):

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
@@ -522,7 +523,7 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
                 {"network": nn.Sequential(sparsebnn.Linear(4, 3), noisy), "replicates": replicates},
                 "The 'network' of train must be free of random numbers of its own, which no replicate's seed "
                 f"would govern. Got a call of {op} instead. "
-                "Leave out what draws them in its forward (dropout, added noise).",
+                "Leave out what draws them (dropout, added noise).",
             )
             for noisy, op in ((nn.RReLU(), "rrelu_with_noise"), (Noisy(), "randn_like"))
             for replicates in (1, 2)
@@ -557,14 +558,18 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
         ),
         (
             {"replicates": [0, 1.5]},
-            "The 'replicates' of train must be a whole number of at least 0. Got 1.5 instead.",
+            "The 'replicates' of train must be whole numbers. Got 1.5 instead.",
         ),
-        ({"seed": "a"}, "The 'seed' of train must be a whole number of at least 0. Got 'a' instead."),
+        ({"seed": "a"}, "The 'seed' of train must be a whole number. Got 'a' instead."),
         (
             {"likelihood": 5},
-            "The 'likelihood' of train must be one of 'categorical', 'bernoulli', 'gaussian'. Got 5 instead.",
+            "The 'likelihood' of train must be 'categorical', 'bernoulli', 'gaussian' or a Likelihood. "
+            "Got 5 instead.",
         ),
-        ({"callbacks": [5]}, "The 'callbacks' of train must be a list of callbacks. Got [5] instead."),
+        (
+            {"callbacks": [5]},
+            "The 'callbacks' of train must be a list of callbacks. Got 5 among them instead.",
+        ),
         (
             {"checkpoint_seconds": "x"},
             "The 'checkpoint_seconds' of train must be at least 0. Got 'x' instead.",
@@ -633,6 +638,25 @@ def test_a_device_that_there_is_not():
         InvalidInput, match=r"'device' of train must be 'auto', 'cpu', .* Got 'gpu' instead\."
     ):
         sparsebnn.train(make_network(), DATA, device="gpu")
+    with pytest.raises(
+        InvalidInput, match=r"one that is there\. Got 'cuda:99' instead\. PyTorch finds no such"
+    ):
+        sparsebnn.train(make_network(), DATA, device=torch.device("cuda:99"))
+
+
+def test_seeds_and_callbacks_of_many_kinds():
+    """Arrays, tensors, negative seeds, an iterator that can be run through once."""
+    ends = []
+
+    class Count(Callback):
+        def on_epoch_end(self, *_):
+            ends.append(1)
+
+    for seeds in (np.array([-1, 2]), [torch.tensor(-1), np.int64(2)], iter([-1, 2])):
+        run = fit(make_network(), DATA, SHORT, replicates=seeds, callbacks=(one() for one in [Count]))
+        assert run.seeds == [-1, 2]
+    assert fit(make_network(), DATA, SHORT, replicates=torch.tensor(2), seed=np.array(3)).seeds == [3, 4]
+    assert len(ends) == 3 * SHORT.epochs
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ captured twice.
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,34 @@ _log = logging.getLogger("sparsebnn")
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
 State = dict[str, dict[str, Tensor]]
+
+
+class _Silence:
+    """While somebody compiles, torch's warnings are not heard: they are about kernels no user has written.
+
+    As errors they would stop the compiler. Filters are the process's, so threads share one entry, and only
+    that entry goes.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._entry: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                warnings.filterwarnings("ignore", module=r"torch\b")
+                self._entry = warnings.filters[0]
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._entry in warnings.filters:
+                warnings.filters.remove(self._entry)  # type: ignore[attr-defined]
+
+
+_SILENCE = _Silence()
 
 
 class Engine:
@@ -225,7 +253,7 @@ class Engine:
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            with _no_remarks_of_the_compiler():
+            with _SILENCE:
                 self._advance = self._fast_step(waiting)
         except Exception as error:  # the compiler can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -300,14 +328,6 @@ class Engine:
         """Advance by that many steps of the epoch."""
         for _ in range(steps):
             self._advance()
-
-
-@contextlib.contextmanager
-def _no_remarks_of_the_compiler() -> Iterator[None]:
-    """Its warnings are about kernels that the user has not written; as errors they would stop it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"torch\b")
-        yield
 
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:

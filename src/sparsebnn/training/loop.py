@@ -21,7 +21,7 @@ from sparsebnn.training.batches import Batches, gather, targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
-from sparsebnn.training.own_noise import NoOwnNoise
+from sparsebnn.training.own_noise import outputs_without_noise
 from sparsebnn.training.precision import matmul_precision
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.run import Run
@@ -35,10 +35,14 @@ def _device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         expected = "'auto', 'cpu', 'cuda' or 'cuda:1' and the like"
         raise invalid("device", "train", expected, repr(device)) from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        advice = "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
+        raise invalid("device", "train", "one that is there", repr(str(device)), advice)
+    return found
 
 
 def _drops(module: nn.Module) -> bool:
@@ -73,35 +77,54 @@ def _check_network(network: nn.Module) -> None:
         )
 
 
-def _check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> None:
+def _check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> list[Callback]:
+    """The callbacks as a list; the others are as they should be."""
     if not isinstance(settings, Settings):
         advice = "For example Settings(epochs=50)."
         raise invalid("settings", "train", "a Settings", f"a {type(settings).__name__}", advice)
     if isinstance(callbacks, Callback):
         raise invalid("callbacks", "train", "a list", f"one {type(callbacks).__name__}", "Put it into [ ].")
-    if not isinstance(callbacks, Iterable) or not all(isinstance(one, Callback) for one in callbacks):
+    if not isinstance(callbacks, Iterable):
         raise invalid("callbacks", "train", "a list of callbacks", repr(callbacks))
-    if not isinstance(vary or {}, Mapping):
+    listed = list(callbacks)
+    for one in listed:
+        if not isinstance(one, Callback):
+            raise invalid("callbacks", "train", "a list of callbacks", f"{one!r} among them")
+    if vary is not None and not isinstance(vary, Mapping):
         advice = "For example {'temperature': [0.1, 1.0]}."
         raise invalid("vary", "train", "a dict of names and their values", repr(vary), advice)
     check_number(every, "checkpoint_seconds", "train", "at least 0", lambda value: value >= 0.0)
+    return listed
 
 
 def _form(likelihood: Any, data: Any) -> likelihoods.Likelihood:
-    if isinstance(likelihood, likelihoods.Likelihood):
-        return likelihood
-    return likelihoods.likelihood(likelihood, targets_of(data))
+    if isinstance(likelihood, str):
+        return likelihoods.likelihood(likelihood, targets_of(data))
+    if not hasattr(likelihood, "nll"):
+        expected = "'categorical', 'bernoulli', 'gaussian' or a Likelihood"
+        raise invalid("likelihood", "train", expected, repr(likelihood))
+    form: likelihoods.Likelihood = likelihood
+    return form
+
+
+def _seed(value: Any, what: str) -> int:
+    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
+        raise invalid(
+            what, "train", "whole numbers" if what == "replicates" else "a whole number", repr(value)
+        )
+    return int(number)
 
 
 def _seeds(replicates: Any, seed: Any) -> list[int]:
-    first = check_count(seed, "seed", "train", least=0)
+    first = _seed(seed, "seed")
     if hasattr(replicates, "tolist"):
         replicates = replicates.tolist()  # of an array or a tensor
     if isinstance(replicates, numbers.Integral):
         return list(range(first, first + check_count(replicates, "replicates", "train")))
     if isinstance(replicates, str) or not isinstance(replicates, Iterable):
         raise invalid("replicates", "train", "a number or distinct seeds", repr(replicates))
-    seeds = [check_count(one, "replicates", "train", least=0) for one in replicates]
+    seeds = [_seed(one, "replicates") for one in replicates]
     if not seeds or len(set(seeds)) != len(seeds):
         raise invalid("replicates", "train", "a number or distinct seeds", seeds)
     return seeds
@@ -150,7 +173,7 @@ def train(
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
-    _check_options(settings, callbacks, vary, checkpoint_seconds)
+    listed = _check_options(settings, callbacks, vary, checkpoint_seconds)
     form = _form(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
     objective = Objective(network, form, batches.rows)
@@ -164,10 +187,10 @@ def train(
         matmul_precision(tf32),
     ):
         replicas = Replicas(objective, seeds, where, of_buffers)
-        engine = Engine(replicas, batches, settings, of_rates, mode)
         _check_outputs(replicas, batches, form)
+        engine = Engine(replicas, batches, settings, of_rates, mode)
         run = Run(engine)
-        session = Session(run, engine, folder, checkpoint_seconds, callbacks, progress)
+        session = Session(run, engine, folder, checkpoint_seconds, listed, progress)
         if resume:
             session.load()
         else:
@@ -180,8 +203,8 @@ def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likel
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
     index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
     x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
-    with torch.no_grad(), collect_kl(Meter()), NoOwnNoise():
-        outputs = replicas.objective.network(x)
+    with torch.no_grad(), collect_kl(Meter()):
+        outputs = outputs_without_noise(replicas.objective.network, x)
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:
         expected = f"a network of {wanted} outputs, which the {type(form).__name__} likelihood reads"

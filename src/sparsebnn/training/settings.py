@@ -80,6 +80,14 @@ class Settings:
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
         check_count(self.shift, "shift", "Settings", least=0)
+        self._write_plainly("learning_rate", "temperature", "warmup", "refit")
+
+    def _write_plainly(self, *names: str) -> None:
+        """Numbers of another kind (NumPy's, a tensor's) as Python's, which files can hold."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                object.__setattr__(self, name, float(value))
 
     def named(self) -> dict[str, Any]:
         """All fields by name; ``shift`` only where images are moved, so that files of before it agree.
@@ -195,10 +203,12 @@ class PhasedSettings(Settings):
         super().__post_init__()
         expected = "a share of the epochs that leaves some before the refit"
         check_number(self.free, "free", "PhasedSettings", expected, lambda value: 0.0 < value < 1.0)
+        self._write_plainly("free")
         if not 0 < self.free_until < self.refit_from:
             raise invalid("free", "PhasedSettings", expected, self.free)
         heat = self.refit_heat
         check_number(heat, "refit_heat", "PhasedSettings", "greater than 0", lambda value: value > 0.0)
+        self._write_plainly("refit_heat")
         if self.target_density is None:
             advice = "Without a target there is nothing to come down to: use Settings."
             raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
