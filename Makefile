@@ -12,7 +12,7 @@ run: $(READY)
 	$(BIN)/python -m sparsebnn demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q # two processes, a thread each
 
 lint: $(READY)
 	$(BIN)/ruff check .
