@@ -41,7 +41,7 @@ _TOGETHER, _FEW, _NUDGES = 10, 3, 2
 _LIMITS, _DOUBLE = {"cpu": 1e-5, "cuda": 1e-4}, 1e-10
 _SMALL_FLOW = {"hidden": (30, 30)}
 _Start = Callable[[nn.Module, int], None]
-Tensors = Mapping[str, Tensor]
+_Tensors = Mapping[str, Tensor]
 
 
 def with_activation(network: nn.Sequential, make: Callable[[], nn.Module]) -> nn.Sequential:
@@ -100,7 +100,7 @@ def _run(network: nn.Sequential, **how: Any) -> Run:
     return train(network, (x.to(like.dtype), y), settings=settings, progress=False, **how)
 
 
-def difference(ours: Tensors, theirs: Tensors, first: int = 0) -> dict[str, Any]:
+def difference(ours: _Tensors, theirs: _Tensors, first: int = 0) -> dict[str, Any]:
     """Of stacked parameters that are ours from replicate ``first`` on: what differs, where, by how much.
 
     ``largest`` is of any parameter, ``where`` its name; ``beyond`` of the ``parameters`` are over the limit,

@@ -635,7 +635,7 @@ def test_messages(change, message):
 
 def test_a_device_that_there_is_not():
     with pytest.raises(
-        InvalidInput, match=r"'device' of train must be 'auto', 'cpu', .* Got 'gpu' instead\."
+        InvalidInput, match=r"'device' of train must be 'auto', 'cpu' or 'cuda'\. Got 'gpu' instead\."
     ):
         sparsebnn.train(make_network(), DATA, device="gpu")
     with pytest.raises(

@@ -30,7 +30,7 @@ from sparsebnn.estimators import choosing, explaining, remarks, storing, summing
 from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, sharpness
-from sparsebnn.estimators.placing import check_device, to_predict
+from sparsebnn.estimators.placing import to_predict
 from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
 from sparsebnn.estimators.spelling import number_form
@@ -38,6 +38,7 @@ from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import density
 from sparsebnn.training import Callback, Run, train
+from sparsebnn.training.devices import device_of
 from sparsebnn.training.threads import one_thread
 
 __all__ = ["SparseBNN"]
@@ -121,7 +122,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         began = time.monotonic()
         check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
-        check_device(self.device, owner)
+        device_of(self.device, owner)
         if self.time_budget is not None:
             positive(self.time_budget, "time_budget", owner, "positive seconds")
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):

@@ -1,39 +1,12 @@
-"""Where an estimator computes: what was asked for at ``fit``, and what there is when it predicts."""
+"""Where an estimator predicts, which need not be where it was trained."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
+from sparsebnn.training.devices import is_there, named
 
-from sparsebnn.checks import invalid
-
-__all__ = ["check_device", "to_predict"]
-
-
-def _there(device: torch.device) -> bool:
-    """Whether this PyTorch and this machine have the device."""
-    if device.type != "cuda":
-        return True
-    return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
-
-
-def _named(given: Any, owner: str) -> torch.device | None:
-    """The device of a name; None for "auto"."""
-    if str(given) == "auto":
-        return None
-    try:
-        return torch.device(str(given))
-    except RuntimeError as error:
-        raise invalid("device", owner, "'auto', 'cpu' or 'cuda'", repr(given)) from error
-
-
-def check_device(given: Any, owner: str) -> None:
-    """Refuse a device to train on that there is not."""
-    device = _named(given, owner)
-    if device is not None and not _there(device):
-        advice = "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
-        raise invalid("device", owner, "one that is there", repr(given), advice)
+__all__ = ["to_predict"]
 
 
 def to_predict(given: Any, owner: str) -> str:
@@ -45,5 +18,5 @@ def to_predict(given: Any, owner: str) -> str:
     >>> to_predict("auto", "SparseBNNClassifier")
     'cpu'
     """
-    device = _named(given, owner)
-    return str(device) if device is not None and _there(device) else "cpu"
+    device = named(given, owner)
+    return str(device) if device is not None and is_there(device) else "cpu"

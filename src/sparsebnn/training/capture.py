@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sparsebnn.tracing import tracing
 
-__all__ = ["captured", "compiled", "fusing"]
+__all__ = ["UNHEARD", "Unheard", "captured", "compiled", "fusing"]
 
 # A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
@@ -31,6 +33,34 @@ _OWN_BLOCKS = "combo_kernel_per_subkernel_blocks"
 def fusing(convolutions: bool) -> dict[str, str | int | bool]:
     """The compiler's options for a whole training step on CUDA."""
     return {**_FUSE, _OWN_BLOCKS: not convolutions}
+
+
+class Unheard:
+    """While somebody compiles, torch's warnings are not heard: they are about kernels no user has written.
+
+    As errors they would stop the compiler. Filters are the process's, so threads share one entry, and only
+    that entry goes.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._entry: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                warnings.filterwarnings("ignore", module=r"torch\b")
+                self._entry = warnings.filters[0]
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._entry in warnings.filters:
+                warnings.filters.remove(self._entry)  # type: ignore[attr-defined]
+
+
+UNHEARD = Unheard()
 
 
 def compiled(

@@ -8,9 +8,7 @@ captured twice.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +19,7 @@ from sparsebnn.allocation import keep_freed_memory
 from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
-from sparsebnn.training.capture import captured, compiled, fusing
+from sparsebnn.training.capture import UNHEARD, captured, compiled, fusing
 from sparsebnn.training.density import controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicas import Replicas
@@ -34,34 +32,6 @@ _log = logging.getLogger("sparsebnn")
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
 State = dict[str, dict[str, Tensor]]
-
-
-class _Silence:
-    """While somebody compiles, torch's warnings are not heard: they are about kernels no user has written.
-
-    As errors they would stop the compiler. Filters are the process's, so threads share one entry, and only
-    that entry goes.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._entry: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                warnings.filterwarnings("ignore", module=r"torch\b")
-                self._entry = warnings.filters[0]
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._entry in warnings.filters:
-                warnings.filters.remove(self._entry)  # type: ignore[attr-defined]
-
-
-_SILENCE = _Silence()
 
 
 class Engine:
@@ -253,7 +223,7 @@ class Engine:
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            with _SILENCE:
+            with UNHEARD:
                 self._advance = self._fast_step(waiting)
         except Exception as error:  # the compiler can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

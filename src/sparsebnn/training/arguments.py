@@ -1,0 +1,107 @@
+"""What ``train`` is given, checked before any work starts."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from sparsebnn import likelihoods
+from sparsebnn.checks import InvalidInput, check_count, check_number, invalid
+from sparsebnn.conversion import obstacles
+from sparsebnn.networks import bayesian_layers, kept
+from sparsebnn.training.batches import targets_of
+from sparsebnn.training.callbacks import Callback
+from sparsebnn.training.settings import Settings
+
+__all__ = ["check_network", "check_options", "likelihood_of", "seeds_of"]
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether it drops units at random; recurrent and attention modules do so by themselves."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0.0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0.0 and module.num_layers > 1
+    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0.0
+
+
+def check_network(network: nn.Module) -> None:
+    """A network of which replicates can be trained."""
+    if next(bayesian_layers(network), None) is None:
+        advice = "Build it with mlp, lenet or convert."
+        raise invalid("network", "train", "a module with Bayesian layers", type(network).__name__, advice)
+    active = [name for name, module in network.named_modules() if _drops(module)]
+    if active:
+        expected = "free of dropout, whose noise no replicate's seed would govern"
+        raise invalid("network", "train", expected, f"dropout at {active}", "Set it to 0 or remove it.")
+    lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.UninitializedParameter)]
+    if lazy:
+        advice = "Call it on some rows first."
+        raise invalid(
+            "network", "train", "a module whose parameters have a shape", f"{lazy[0]!r} without", advice
+        )
+    found = obstacles(network, kept(network), replicated=True)
+    if found:
+        raise InvalidInput(
+            "The 'network' of train must be replicable. Got a network instead, in which "
+            + "; ".join(found)
+            + "."
+        )
+
+
+def check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> list[Callback]:
+    """The callbacks as a list; the others are as they should be."""
+    if not isinstance(settings, Settings):
+        advice = "For example Settings(epochs=50)."
+        raise invalid("settings", "train", "a Settings", f"a {type(settings).__name__}", advice)
+    if isinstance(callbacks, Callback):
+        raise invalid("callbacks", "train", "a list", f"one {type(callbacks).__name__}", "Put it into [ ].")
+    if not isinstance(callbacks, Iterable):
+        raise invalid("callbacks", "train", "a list of callbacks", repr(callbacks))
+    listed = list(callbacks)
+    for one in listed:
+        if not isinstance(one, Callback):
+            raise invalid("callbacks", "train", "a list of callbacks", f"{one!r} among them")
+    if vary is not None and not isinstance(vary, Mapping):
+        advice = "For example {'temperature': [0.1, 1.0]}."
+        raise invalid("vary", "train", "a dict of names and their values", repr(vary), advice)
+    check_number(every, "checkpoint_seconds", "train", "at least 0", lambda value: value >= 0.0)
+    return listed
+
+
+def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
+    """The likelihood itself, or that of a name, sized by the targets."""
+    if isinstance(likelihood, str):
+        return likelihoods.likelihood(likelihood, targets_of(data))
+    if not hasattr(likelihood, "nll"):
+        expected = "'categorical', 'bernoulli', 'gaussian' or a Likelihood"
+        raise invalid("likelihood", "train", expected, repr(likelihood))
+    form: likelihoods.Likelihood = likelihood
+    return form
+
+
+def _seed(value: Any, what: str) -> int:
+    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
+        raise invalid(
+            what, "train", "whole numbers" if what == "replicates" else "a whole number", repr(value)
+        )
+    return int(number)
+
+
+def seeds_of(replicates: Any, seed: Any) -> list[int]:
+    """One seed per replicate: from a count and the first of them, or as given."""
+    first = _seed(seed, "seed")
+    if hasattr(replicates, "tolist"):
+        replicates = replicates.tolist()  # of an array or a tensor
+    if isinstance(replicates, numbers.Integral):
+        return list(range(first, first + check_count(replicates, "replicates", "train")))
+    if isinstance(replicates, str) or not isinstance(replicates, Iterable):
+        raise invalid("replicates", "train", "a number or distinct seeds", repr(replicates))
+    seeds = [_seed(one, "replicates") for one in replicates]
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise invalid("replicates", "train", "a number or distinct seeds", seeds)
+    return seeds
