@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.data import catalogue, load
+from sparsebnn.data import catalogue, files, load
 from sparsebnn.data.files import IDX_FILES, idx_bytes
 
 
@@ -169,6 +169,31 @@ def test_idx_files_that_cannot_be_read(tmp_path):
     first.write_bytes(content)
     (folder / IDX_FILES["y_test"]).unlink()
     assert "beside its three neighbours" in said(first)
+
+
+def test_compressed_files_are_unpacked_up_to_a_limit(known, tmp_path, monkeypatch):
+    """By name the limit is that of the published files, by path a general one."""
+    folder = tmp_path / "root" / "mnist"
+    write_idx(folder, known, packed=True)
+    packed = folder / f"{IDX_FILES['y_train']}.gz"
+    good = packed.read_bytes()
+    packed.write_bytes(good + gzip.compress(bytes(1 << 20)))
+    assert said("mnist", root=tmp_path / "root") == (
+        f"{packed} unpacks to more than 60008 bytes. Delete it and fetch it again."
+    )
+    zeros = {**known, "y_train": np.zeros(1 << 20, dtype=np.uint8)}
+    np.savez_compressed(tmp_path / "root" / "mnist.npz", **zeros)
+    assert said("mnist", root=tmp_path / "root").startswith(
+        f"{tmp_path / 'root' / 'mnist.npz'} unpacks to more than 484160 bytes."
+    )
+    monkeypatch.setattr(files, "_MOST_UNPACKED", 1 << 19, raising=False)
+    for path, own in ((folder, packed), (tmp_path / "root" / "mnist.npz",) * 2):
+        assert said(path) == f"{own} unpacks to more than 524288 bytes. If you trust it, unpack it first."
+    # What is not compressed is as large as its file: no limit.
+    np.savez(tmp_path / "large.npz", **{**known, "x_train": np.zeros((12, 1 << 16, 1))})
+    assert "x_test" in said(tmp_path / "large.npz")
+    packed.write_bytes(good)
+    check(load(folder), known)
 
 
 def test_arrays_that_do_not_belong_together(tmp_path):

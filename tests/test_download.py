@@ -9,6 +9,7 @@ import http.server
 import io
 import socket
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -35,6 +36,8 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, files):
         self.files, self.trouble, self.asked = files, {}, []
         super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, *_): ...  # a client that hangs up
 
     @property
     def home(self):
@@ -132,6 +135,48 @@ def test_a_file_that_is_whole_but_other_is_removed(server):
     server.files[FIRST] = gzip.compress(idx_bytes(server.arrays["x_train"] + 1))
     assert "is corrupted" in failure()
     assert cached(server) == []
+
+
+def bomb(mebibytes):
+    """Zeros, packed a thousand to one."""
+    return gzip.compress(bytes(1 << 20)) * mebibytes
+
+
+def test_unpacking_stops_where_the_published_file_ends(server):
+    """The checksum is of the unpacked content: without a bound a bomb would be unpacked to be checked."""
+    second = f"{IDX_FILES['y_train']}.gz"
+    server.files[second] = bomb(64)
+    tracemalloc.start()
+    try:
+        assert "is corrupted" in failure()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
+    assert cached(server) == [FIRST]
+
+
+def test_a_download_that_does_not_end_is_stopped(server):
+    second = f"{IDX_FILES['y_train']}.gz"
+    server.files[second] = bytes(1 << 24)
+    received = []
+    real = download.Bar.update
+
+    def update(bar, count):
+        received.append(count)
+        real(bar, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download.Bar, "update", update)
+        assert "is corrupted" in failure()
+    assert sum(received) < 1 << 20
+    assert cached(server) == [FIRST]
+
+
+def test_no_data_set_comes_over_plain_http():
+    homes = [home for entry in catalogue.CATALOGUE.values() for home in entry.homes]
+    assert homes
+    assert all(home.startswith("https://") and home.endswith("/") for home in homes)
 
 
 def test_a_truncated_file_is_gone_on_with(server):

@@ -68,4 +68,5 @@ def _by_name(name: str, root: Path | None, download: bool) -> Dataset:
 
 
 def _checked(name: str, path: Path) -> Dataset:
-    return as_dataset(name, verify(name, read(path), path), CATALOGUE[name].class_names)
+    entry = CATALOGUE[name]
+    return as_dataset(name, verify(name, read(path, entry.sizes), path), entry.class_names)

@@ -2,12 +2,13 @@
 
 The checksums are SHA-256 of the *unpacked* idx content (header and bytes), not of the .gz files: the same
 rows then have one checksum, whether they come as .gz, as idx or as .npz, and however gzip packed them.
+Unpacking therefore comes before the checksum; it stops where the published files end.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsebnn.data.files import ARRAYS, IDX_FILES, Arrays, DataError, as_bytes, idx_bytes
@@ -15,14 +16,22 @@ from sparsebnn.data.files import ARRAYS, IDX_FILES, Arrays, DataError, as_bytes,
 __all__ = ["CATALOGUE", "Entry", "verify"]
 
 
+# Bytes of each idx file: 60,000 and 10,000 images of 28 by 28 pixels.
+_SIZES = dict(zip(ARRAYS, (47_040_016, 60_008, 7_840_016, 10_008)))
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A published data set: its classes, the checksum of each array, its homes (each ends in a slash)."""
+    """A published data set: its classes, the checksum of each array, its homes (each ends in a slash).
+
+    ``sizes`` are the bytes of each idx file; nothing larger is downloaded or unpacked.
+    """
 
     title: str
     class_names: tuple[str, ...]
     sha256: dict[str, str]
     homes: tuple[str, ...]
+    sizes: dict[str, int] = field(default_factory=lambda: dict(_SIZES))
 
     def urls(self, array: str) -> list[str]:
         """Where an array's idx file can be had."""
@@ -51,7 +60,8 @@ CATALOGUE = {
         bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9
         5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b
         0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34""",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
     ),
     "kmnist": _entry(
         "Kuzushiji-MNIST",
@@ -60,7 +70,7 @@ CATALOGUE = {
         2a16eeae62da984b8bd24fa32e31d47291f01dac3fe84d5594f304f71e7d374b
         76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e
         a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6""",
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 A file is written beside its name as ``….partial`` and gets its name when its content has the right
 checksum. One that broke off stays partial and is gone on with the next time; one that is wrong is removed.
+Neither the file nor what it unpacks to may be larger than the published one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from sparsebnn.data.catalogue import Entry
 from sparsebnn.data.files import IDX_FILES, DataError, unpacked
@@ -52,7 +53,23 @@ class _Elsewhere(Exception):
 
 
 class _Misfit(Exception):
-    """What is there is not the beginning of the file at this home."""
+    """What is there is not the beginning of the file at this home, or more than the whole file."""
+
+
+class _Bounded:
+    """A file that takes no more than ``room`` bytes."""
+
+    def __init__(self, file: BinaryIO, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, piece: bytes) -> int:
+        self.room -= len(piece)
+        if self.room < 0:
+            raise _Misfit
+        return self.file.write(piece)
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def fetch(entry: Entry, folder: Path) -> None:
@@ -67,20 +84,21 @@ def _from_any(entry: Entry, array: str, target: Path, sha256: str) -> None:
     reasons = []
     for url in entry.urls(array):
         try:
-            _from(url, target, sha256, entry.title)
+            _from(url, target, sha256, entry.title, entry.sizes[array])
             return
         except _Elsewhere as reason:
             reasons.append(str(reason))
     raise DataError(f"{entry.title} could not be downloaded: {' '.join(reasons)} {_BY_HAND}")
 
 
-def _from(url: str, target: Path, sha256: str, title: str) -> None:
+def _from(url: str, target: Path, sha256: str, title: str, size: int) -> None:
     """One file from one place; a first try may go on from what is there, a second begins anew."""
     partial = target.with_name(f"{target.name}.partial")
     resumed = partial.exists() and partial.stat().st_size > 0
     try:
-        _transfer(url, partial, f"{title} {target.name}")
-        if _is_good(partial, sha256):
+        # What does not compress grows by less than a thousandth.
+        _transfer(url, partial, f"{title} {target.name}", size + size // 1000 + 1024)
+        if _is_good(partial, sha256, size):
             os.replace(partial, target)
             return
     except _Misfit:
@@ -88,7 +106,7 @@ def _from(url: str, target: Path, sha256: str, title: str) -> None:
     # A beginning that does not fit is thrown away, and the whole file is asked for once.
     partial.unlink(missing_ok=True)
     if resumed:
-        _from(url, target, sha256, title)
+        _from(url, target, sha256, title, size)
         return
     raise DataError(
         f"The download from {url} is corrupted: its content has another SHA-256 than the published file. "
@@ -97,9 +115,9 @@ def _from(url: str, target: Path, sha256: str, title: str) -> None:
     )
 
 
-def _is_good(path: Path, sha256: str) -> bool:
+def _is_good(path: Path, sha256: str, size: int) -> bool:
     try:
-        content = unpacked(path)
+        content = unpacked(path, size)
     except DataError:
         return False
     return hashlib.sha256(content).hexdigest() == sha256
@@ -115,8 +133,11 @@ def _pooch() -> Any:
     return pooch, requests
 
 
-def _transfer(url: str, partial: Path, label: str) -> None:
-    """Append what is missing of ``url`` to ``partial``; every way to fail has its own message."""
+def _transfer(url: str, partial: Path, label: str, most: int) -> None:
+    """Append what is missing of ``url`` to ``partial``, up to ``most`` bytes in all.
+
+    Every way to fail has its own message.
+    """
     pooch, requests = _pooch()
     start = partial.stat().st_size if partial.exists() else 0
     try:
@@ -126,7 +147,7 @@ def _transfer(url: str, partial: Path, label: str) -> None:
             progressbar=Bar(label, start), chunk_size=1 << 13, headers=headers, timeout=_SECONDS
         )
         with partial.open("ab") as file:
-            downloader(url, file, None)
+            downloader(url, _Bounded(file, most - start), None)
     except requests.exceptions.HTTPError as error:
         _drop_if_empty(partial)
         if start and error.response.status_code == 416:  # asked for more than there is

@@ -11,6 +11,7 @@ import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,9 @@ IDX_FILES = {
     "y_test": "t10k-labels-idx1-ubyte",
 }
 Arrays = dict[str, np.ndarray]
+_PIECE = 1 << 20
+_MOST_UNPACKED = 1 << 30  # bytes in a compressed file of unknown content
+_NPY_HEADER = 4096  # bytes of an array's header in an .npz, at most
 
 
 class DataError(InvalidInput):
@@ -87,26 +91,45 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def unpacked(path: Path) -> bytes:
-    """The content of a file, through gzip where its first bytes say so."""
-    content = path.read_bytes()
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is truncated or damaged ({error}). Delete it and fetch it again.") from error
+def unpacked(path: Path, most: int | None = None) -> bytes:
+    """The content of a file, through gzip where its first bytes say so.
+
+    A small .gz file can unpack to gigabytes: unpacking stops at ``most`` bytes (default: 1 GiB).
+    """
+    with path.open("rb") as raw:
+        if raw.read(2) != b"\x1f\x8b":
+            return path.read_bytes()
+        raw.seek(0)
+        pieces, size = [], 0
+        try:
+            with gzip.GzipFile(fileobj=raw) as file:
+                while piece := file.read(_PIECE):
+                    size += len(piece)
+                    _check_unpacked(size, most, path)
+                    pieces.append(piece)
+        except (EOFError, OSError, zlib.error) as error:
+            reason = f"{path} is truncated or damaged ({error})"
+            raise DataError(f"{reason}. Delete it and fetch it again.") from error
+    return b"".join(pieces)
 
 
-def read_idx(path: Path) -> np.ndarray:
-    """The array of an idx file, packed or not."""
-    return parse_idx(unpacked(path), path)
+def _check_unpacked(size: int, most: int | None, path: Path) -> None:
+    limit = _MOST_UNPACKED if most is None else most
+    if size > limit:
+        advice = "If you trust it, unpack it first." if most is None else "Delete it and fetch it again."
+        raise DataError(f"{path} unpacks to more than {limit} bytes. {advice}")
 
 
-def read_npz(path: Path) -> Arrays:
-    """The four arrays of an .npz file, whatever else it holds."""
+def read_idx(path: Path, most: int | None = None) -> np.ndarray:
+    """The array of an idx file, packed or not; ``most`` bounds what a packed one unpacks to."""
+    return parse_idx(unpacked(path, most), path)
+
+
+def read_npz(path: Path, most: Mapping[str, int] | None = None) -> Arrays:
+    """The four arrays of an .npz file, whatever else it holds; ``most`` bounds their numbers of values."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            _check_members(file.zip, most, path)
             missing = [name for name in ARRAYS if name not in file]
             if missing:
                 raise invalid(
@@ -118,8 +141,18 @@ def read_npz(path: Path) -> Arrays:
             return {name: file[name] for name in ARRAYS}
     except InvalidInput:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} is damaged or truncated ({error}). Replace it.") from error
+
+
+def _check_members(archive: zipfile.ZipFile, most: Mapping[str, int] | None, path: Path) -> None:
+    """Refuse compressed arrays that are too large, before one of them is unpacked."""
+    for array in ARRAYS:
+        for member in archive.infolist():
+            if member.filename == f"{array}.npy" and member.compress_type != zipfile.ZIP_STORED:
+                # Bytes may be stored as numbers of up to eight bytes.
+                limit = None if most is None else 8 * most[array] + _NPY_HEADER
+                _check_unpacked(member.file_size, limit, path)
 
 
 def _idx_in(folder: Path) -> dict[str, Path] | None:
@@ -142,25 +175,32 @@ def holds_data(path: Path) -> bool:
     return _idx_in(path) is not None or len(list(path.glob("*.npz"))) == 1
 
 
-def read(path: Path) -> Arrays:
-    """The four arrays at a path: an .npz, one of four idx files side by side, or a folder of either."""
+def read(path: Path, most: Mapping[str, int] | None = None) -> Arrays:
+    """The four arrays at a path: an .npz, one of four idx files side by side, or a folder of either.
+
+    ``most`` bounds what compressed files unpack to: for each array the size of its idx file in bytes.
+    """
     if path.is_dir():
         idx = _idx_in(path)
         if idx is not None:
-            return {array: read_idx(file) for array, file in idx.items()}
+            return _read_all(idx, most)
         packed = sorted(path.glob("*.npz"))
         if len(packed) == 1:
-            return read_npz(packed[0])
+            return read_npz(packed[0], most)
         expected = f"a folder with the files {', '.join(IDX_FILES.values())} (or .gz) or with one .npz"
         raise invalid("name", "data.load", expected, f"{path} with {len(packed)} .npz files")
     if path.suffix == ".npz":
-        return read_npz(path)
+        return read_npz(path, most)
     read_idx(path)  # a file that is not idx is told so before its neighbours are missed
     idx = _idx_in(path.parent)
     if idx is None:
         expected = f"beside its three neighbours of {', '.join(IDX_FILES.values())} (or .gz)"
         raise invalid("name", "data.load", expected, path)
-    return {array: read_idx(file) for array, file in idx.items()}
+    return _read_all(idx, most)
+
+
+def _read_all(files: Mapping[str, Path], most: Mapping[str, int] | None) -> Arrays:
+    return {array: read_idx(file, None if most is None else most[array]) for array, file in files.items()}
 
 
 def as_dataset(name: str, arrays: Arrays, class_names: tuple[str, ...] | None = None) -> Dataset:
