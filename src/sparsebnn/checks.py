@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,7 +23,11 @@ __all__ = [
     "check_finite",
     "check_rows",
     "check_tensor",
+    "printable",
 ]
+
+# Control characters, line separators, marks that turn the direction of text, halves of characters.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InvalidInput(ValueError):
@@ -37,6 +42,15 @@ def invalid(what: str, owner: str, expected: str, got: Any, advice: str = "") ->
     """
     message = f"The '{what}' of {owner} must be {expected}. Got {got} instead."
     return InvalidInput(f"{message} {advice}".rstrip())
+
+
+def printable(text: object) -> str:
+    """Text as one line that is safe to print: names and paths can hold codes that a terminal would obey.
+
+    >>> printable("a\\x1b[2Jb\\nc")
+    'a\\\\x1b[2Jb\\\\nc'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, invalid, printable
 from sparsebnn.experiments import STUDIES
 from sparsebnn.experiments.program import one_line_errors
 
@@ -36,7 +36,7 @@ def _all_errors_in_a_line(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             raise
-        why = " ".join(str(error).split())
+        why = printable(" ".join(str(error).split()))
         print(f"Error: {type(error).__name__}: {why} (--debug shows where)", file=sys.stderr)
         raise SystemExit(_UNFORESEEN) from error
 
@@ -85,7 +85,7 @@ def _app() -> Any:
 
             path = write(folder, out)
             if not quiet:
-                print(path)
+                print(printable(path))
 
     @app.command()
     def demo(

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, invalid, printable
 from sparsebnn.commands import recording, writing
 from sparsebnn.commands.progress import Stages, stages
 from sparsebnn.commands.reading import DATA, read_table
@@ -93,7 +93,7 @@ def _check_device(device: str) -> None:
 
 def _tell(notes: Sequence[str], quiet: bool) -> None:
     for note in notes if not quiet else ():
-        print(f"Note: {note}.", file=sys.stderr)
+        print(f"Note: {printable(note)}.", file=sys.stderr)
 
 
 def _fitted(
@@ -211,7 +211,7 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False) ->
     columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
     if out is None:
         try:
-            writing.write_rows(sys.stdout, columns)
+            writing.write_rows(sys.stdout, _for_terminal(columns) if sys.stdout.isatty() else columns)
             sys.stdout.flush()
         except BrokenPipeError:
             # Who reads has seen enough (``| head``); Python must not try to flush the rest at its end.
@@ -219,6 +219,14 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False) ->
     else:
         writing.write_csv(out, columns)
     return inputs
+
+
+def _for_terminal(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Rows for somebody who reads them, not for a file."""
+    return {
+        printable(name): [printable(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
 
 
 def info(model: Path) -> tuple[dict[str, Any], str]:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from sparsebnn.checks import printable
+
 __all__ = ["register"]
 
 # Options that say what is printed and replaced, not what is learned.
@@ -89,6 +91,8 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
     ) -> None:
         """Predict new rows: probabilities and entropy, or means, deviations and 90% intervals.
 
+        Text that a spreadsheet would take for a formula gets an apostrophe in front.
+
         Example: sparsebnn predict run new.csv --out predictions.csv
         """
         with one_line_errors(debug):
@@ -96,7 +100,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
 
             table = running.predict(model, data, out, force=force)
             if out is not None and not quiet:
-                print(f"{len(table)} rows predicted: {out}", file=sys.stderr)
+                print(f"{len(table)} rows predicted: {printable(out)}", file=sys.stderr)
 
     @app.command()  # type: ignore[untyped-decorator]
     def info(
@@ -112,7 +116,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
             from sparsebnn.commands import running
 
             header, summary = running.info(model)
-            print(json.dumps(header) if json_ else summary)
+            print(json.dumps(header) if json_ else "\n".join(map(printable, summary.split("\n"))))
 
 
 def _command(name: str, function: Callable[..., None], given: Mapping[str, Any]) -> str:
@@ -134,8 +138,12 @@ def _show(record: dict[str, Any], out: Path) -> None:
     from rich.table import Table
 
     data, console = record["data"], Console(highlight=False)
+
+    def say(line: str) -> None:
+        console.print(printable(line), markup=False)
+
     rows = f"{data['train_rows']} rows to learn from, {data['test_rows']} held out"
-    console.print(f"{record['task'].capitalize()} of {record['target']}: {rows}.", markup=False)
+    say(f"{record['task'].capitalize()} of {record['target']}: {rows}.")
     figures = {"sparsebnn": record["metrics"]["average"], "its sparse model": record["metrics"]["median"]}
     figures |= {each["name"]: each["metrics"] for each in record["baselines"]}
     names = list(figures["sparsebnn"])
@@ -148,12 +156,12 @@ def _show(record: dict[str, Any], out: Path) -> None:
     console.print(table)
     used = [each["name"] for each in record["inputs"] if each["selected"]]
     listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "") if used else "none"
-    console.print(f"{record['density']:.1%} of the weights are left.", markup=False)
-    console.print(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}", markup=False)
-    console.print(f"{out}/ holds {', '.join(sorted(p.name for p in out.iterdir()))}.", markup=False)
+    say(f"{record['density']:.1%} of the weights are left.")
+    say(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}")
+    say(f"{out}/ holds {', '.join(sorted(p.name for p in out.iterdir()))}.")
     if (out / "report.html").exists():
-        console.print(f"Open {out / 'report.html'} in a browser.", markup=False)
-    console.print(f"Next: sparsebnn predict {out} new.csv; sparsebnn info {out}", markup=False)
+        say(f"Open {out / 'report.html'} in a browser.")
+    say(f"Next: sparsebnn predict {out} new.csv; sparsebnn info {out}")
 
 
 def _cell(measure: dict[str, float] | None) -> str:

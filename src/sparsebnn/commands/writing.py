@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,11 @@ from typing import Any
 
 from sparsebnn.checks import InvalidInput, invalid
 
-__all__ = ["FILES", "check_file", "check_folder", "write_csv", "write_folder", "write_rows"]
+__all__ = ["FILES", "as_text", "check_file", "check_folder", "write_csv", "write_folder", "write_rows"]
 
+# What a spreadsheet takes for the beginning of a formula, the wide forms of East Asian keyboards included.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 FILES = ("model.safetensors", "predictions.csv", "report.html", "record.json")
 
 
@@ -96,7 +100,21 @@ def write_csv(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def write_rows(file: Any, columns: Mapping[str, Sequence[Any]]) -> None:
-    """A header line and the rows."""
+    """A header line and the rows; text in both is :func:`as_text`."""
     writer = csv.writer(file)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values()))
+    writer.writerow(map(as_text, columns))
+    writer.writerows([as_text(cell) for cell in row] for row in zip(*columns.values()))
+
+
+def as_text(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: such text gets an apostrophe in front.
+
+    Numbers, also those in text, stay as they are. To read the text back, take one apostrophe away where
+    apostrophes are followed by one of ``= + - @``, a tab or a line end; text that had apostrophes there
+    has got another one, so nothing is lost.
+
+    >>> as_text("=1+1"), as_text("'=1"), as_text("it's"), as_text("-3.5"), as_text(-3.5)
+    ("'=1+1", "''=1", "it's", '-3.5', -3.5)
+    """
+    formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsebnn.checks import printable
 from sparsebnn.estimators.explaining import signed
 from sparsebnn.networks import prior_values
 
@@ -21,7 +22,7 @@ def _head(estimator: Any) -> list[str]:
     network = estimator.networks_[0]
     sizes = [network[0].in_features, *(m.out_features for m in network if hasattr(m, "out_features"))]
     if hasattr(estimator, "classes_"):
-        what = f"{len(estimator.classes_)} classes: " + ", ".join(map(str, estimator.classes_[:6]))
+        what = f"{len(estimator.classes_)} classes: " + ", ".join(map(printable, estimator.classes_[:6]))
         what += " …" if len(estimator.classes_) > 6 else ""
     else:
         count = len(estimator._y_mean)
@@ -59,12 +60,13 @@ def summary(estimator: Any, most: int | None) -> str:
     order = np.argsort(-np.abs(effects.value), kind="stable")
     order = order[np.argsort(-estimator.inclusion_[order], kind="stable")]
     shown = order if most is None else order[:most]
-    width = max(6, *(min(30, len(columns[j].name)) for j in shown))
+    names = [printable(column.name) for column in columns]
+    width = max(6, *(min(30, len(names[j])) for j in shown))
     lines = [f"{'column':<{width}}  inclusion  stability     effect  95% interval        used"]
     for j in shown:
-        name = columns[j].name if len(columns[j].name) <= 30 else columns[j].name[:29] + "…"
+        name = names[j] if len(names[j]) <= 30 else names[j][:29] + "…"
         if columns[j].kind == "dropped":
-            lines.append(f"{name:<{width}}  left out: {columns[j].note}")
+            lines.append(f"{name:<{width}}  left out: {printable(columns[j].note)}")
             continue
         sign = "+" if signs[j] else ""
         ends = f"{effects.low[j]:{sign}.3g} to {effects.high[j]:{sign}.3g}"
@@ -87,7 +89,8 @@ def summary(estimator: Any, most: int | None) -> str:
 def _effect_note(estimator: Any) -> str:
     if hasattr(estimator, "classes_"):
         if len(estimator.classes_) == 2:
-            return f"change in the log odds of {estimator.classes_[1]} per standard deviation of the column"
+            label = printable(estimator.classes_[1])
+            return f"change in the log odds of {label} per standard deviation of the column"
         return "mean absolute contribution to the classes' log probabilities"
     if len(estimator._y_mean) == 1:
         return "change in the target per standard deviation of the column"

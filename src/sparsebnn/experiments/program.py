@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from sparsebnn.checks import InvalidInput
+from sparsebnn.checks import InvalidInput, printable
 from sparsebnn.storage import StorageError
 
 __all__ = ["count", "one_line_errors", "run_as_program"]
@@ -20,12 +20,12 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        print(f"\n{str(error) or 'Interrupted.'}", file=sys.stderr)
+        print(f"\n{printable(error) or 'Interrupted.'}", file=sys.stderr)
         raise SystemExit(130) from error
     except (InvalidInput, StorageError, ImportError, FloatingPointError, OSError) as error:
         if debug:
             raise
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {printable(error)}", file=sys.stderr)
         raise SystemExit(1) from error
 
 
