@@ -130,6 +130,81 @@ def test_parts_that_are_missing_or_too_many(path):
         load_state(path, small)
 
 
+def bad_mean(state):
+    state["0.weights.conditional.mean"][0, 1] = float("nan")
+
+
+def infinite_bias(state):
+    state["2.biases.mean"][0] = float("-inf")
+
+
+def negative_std(state):
+    state["0.weights.conditional.prior.std"].fill_(-1.0)
+
+
+def no_std(state):
+    state["0.biases.prior.std"].fill_(0.0)
+
+
+def certain(state):
+    state["2.weights.conditional.prior.inclusion_prob"].fill_(1.0)
+
+
+IMPOSSIBLE = {
+    bad_mean: "'0.weights.conditional.mean' has 1 NaN or infinite values",
+    infinite_bias: "'2.biases.mean' has 1 NaN or infinite values",
+    negative_std: "'0.weights.conditional.prior.std' must be positive and is -1",
+    no_std: "'0.biases.prior.std' must be positive and is 0",
+    certain: "'2.weights.conditional.prior.inclusion_prob' must be strictly between 0 and 1 and is 1",
+}
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE, ids=lambda change: change.__name__)
+def test_values_that_no_network_can_have_are_refused_and_nothing_is_copied(path, change):
+    save(network(), path)
+    tensors, header = storage.read(saving._KIND, path)
+    change(tensors)
+    storage.write(saving._KIND, path, tensors, header)
+    other = network()
+    other.inclusions_are_no_posterior = "as it was"
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(ModelError) as error:
+        load_state(path, other)
+    assert str(error.value) == f"{path} must not be used: {IMPOSSIBLE[change]}. Save the network again."
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+    assert other.inclusions_are_no_posterior == "as it was"
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE, ids=lambda change: change.__name__)
+def test_a_network_with_such_values_is_not_saved(path, change):
+    made = network()
+    change(made.state_dict())
+    with pytest.raises(InvalidInput, match=r"one where '.*(infinite values|must be)"):
+        save(made, path)
+    assert not path.exists()
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = sparsebnn.Linear(4, 3)
+        self.register_buffer("mask", torch.full((3,), float("-inf")))
+
+
+def test_a_buffer_may_be_infinite_where_the_network_has_it_so(path):
+    save(Masked(), path)
+    load_state(path, Masked())
+    other = Masked()
+    other.mask[0] = 0.0
+    with pytest.raises(ModelError, match="'mask' has 1 NaN or infinite values"):
+        load_state(path, other)
+
+
+def test_metadata_with_a_key_twice(path):
+    with pytest.raises(InvalidInput, match="the key '1' occurs twice"):
+        save(network(), path, numbers={1: "a", "1": "b"})
+
+
 def test_there_is_no_file(path):
     with pytest.raises(ModelError) as error:
         load_state(path, network())

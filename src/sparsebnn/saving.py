@@ -1,8 +1,12 @@
-"""Trained networks as files: the state and whatever should be remembered of it, without pickle."""
+"""Trained networks as files: the state and whatever should be remembered of it, without pickle.
+
+A file is checked before any of it is copied: one that is refused leaves the network as it was.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ from torch import Tensor, nn
 from sparsebnn import storage
 from sparsebnn.checks import invalid
 from sparsebnn.networks import NO_POSTERIOR
+from sparsebnn.priors import Prior
 
-__all__ = ["ModelError", "save", "load_state"]
+__all__ = ["ModelError", "impossible", "load_state", "save"]
 
 
 class ModelError(storage.StorageError):
@@ -29,6 +34,10 @@ _KIND = storage.Kind(
     if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the network again.",
 )
+_PRIOR_VALUES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "std": ("positive", lambda value: value > 0.0),
+    "inclusion_prob": ("strictly between 0 and 1", lambda value: (value > 0.0) & (value < 1.0)),
+}
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:
@@ -48,14 +57,19 @@ def save(network: nn.Module, path: str | Path, **metadata: Any) -> Path:
     {'sizes': [4, 8, 3]}
     """
     try:
-        json.dumps(metadata)
+        storage.parse(json.dumps(metadata))
     except (TypeError, ValueError) as error:
         raise invalid("metadata", "save", "what JSON can hold", str(error)) from error
     target = Path(path)
     if NO_POSTERIOR in metadata:
         raise invalid("metadata", "save", "of other names", repr(NO_POSTERIOR), "That one is the network's.")
     header = {**metadata, NO_POSTERIOR: getattr(network, NO_POSTERIOR, None)}
-    storage.write(_KIND, target, _state(network), header)
+    state = _state(network)
+    reason = impossible(network, state)
+    if reason:
+        advice = "A training that diverged needs a lower learning rate."
+        raise invalid("network", "save", "one that can be used", f"one where {reason}", advice)
+    storage.write(_KIND, target, state, header)
     return target
 
 
@@ -67,10 +81,37 @@ def load_state(path: str | Path, network: nn.Module) -> dict[str, Any]:
     source = Path(path)
     tensors, metadata = storage.read(_KIND, source)
     _check_structure(network, tensors, source)
-    storage.restore(_KIND, _state(network), tensors, source)
+    state = _state(network)
+    storage.check(_KIND, state, tensors, source)
+    reason = impossible(network, tensors)
+    if reason:
+        raise ModelError(f"{source} must not be used: {reason}. {_KIND.if_damaged}")
+    storage.restore(_KIND, state, tensors, source)
     if NO_POSTERIOR in metadata:  # files of before it do not say
         setattr(network, NO_POSTERIOR, metadata.pop(NO_POSTERIOR))
     return metadata
+
+
+def impossible(network: nn.Module, state: dict[str, Tensor]) -> str:
+    """What a trained network cannot have in this state (of the same names and shapes), or ``""``.
+
+    That is NaN and infinite values, and priors without a positive std or with an inclusion probability that
+    is not between 0 and 1. A buffer may hold infinities where the network's own does, as masks do.
+    """
+    own = dict(network.named_buffers())
+    for name, value in state.items():
+        bad = ~value.isfinite()
+        if name in own and bool(bad.any()):
+            bad &= ~torch.isclose(value, own[name].to(value), equal_nan=True)
+        if bool(bad.any()):
+            return f"'{name}' has {int(bad.sum())} NaN or infinite values"
+    for path, module in network.named_modules():
+        for buffer, (expected, fits) in _PRIOR_VALUES.items() if isinstance(module, Prior) else ():
+            name = f"{path}.{buffer}".lstrip(".")
+            if name in state and not bool(fits(state[name]).all()):
+                wrong = float(state[name][~fits(state[name])].flatten()[0])
+                return f"'{name}' must be {expected} and is {wrong:g}"
+    return ""
 
 
 def _check_structure(network: nn.Module, stored: dict[str, Tensor], path: Path) -> None:

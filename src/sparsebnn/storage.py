@@ -1,7 +1,8 @@
 """Tensors and a JSON header in one safetensors file, written whole or not at all; no pickle.
 
 Each :class:`Kind` of file names itself in its header, so a model is never taken for a checkpoint. A checksum
-of header and tensors tells when a disk or a transfer has changed them; files of before it are read without.
+of header and tensors tells when a disk or a transfer has changed them. A file without one, or with a header
+that could be read in two ways, is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import secrets
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Kind", "StorageError", "read", "restore", "write"]
+__all__ = ["Kind", "StorageError", "check", "parse", "read", "restore", "write"]
 
 
 _PIECE = 1 << 22
@@ -66,15 +68,36 @@ def _complete(payload: bytes) -> tuple[bytes, memoryview]:
     return len(text).to_bytes(8, "little") + text, body
 
 
-def _check(path: Path, meta: dict[str, str]) -> None:
-    """Whether header and tensors are those that were written."""
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; json alone would keep the last of two values and drop the other."""
+    counts = Counter(name for name, _ in pairs)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"the key {twice[0]!r} occurs twice in its header")
+    return dict(pairs)
+
+
+def parse(text: str | bytes) -> Any:
+    """JSON in which no object has a key twice."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _header(path: Path, meta: dict[str, str]) -> dict[str, Any]:
+    """The header, when it and the tensors are those that were written."""
+    for entry, name in (("json", "header"), ("checksum", "checksum")):
+        if entry not in meta:
+            raise ValueError(f"it has no {name}")
     found = zlib.crc32(meta["json"].encode())
     with path.open("rb") as file:
-        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        parse(file.read(int.from_bytes(file.read(8), "little")))
         while piece := file.read(_PIECE):
             found = zlib.crc32(piece, found)
     if f"{found:08x}" != meta["checksum"]:
         raise ValueError("its content does not match its checksum")
+    header = parse(meta["json"])
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is no JSON object but {json.dumps(header)[:40]}")
+    return header
 
 
 def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
@@ -109,7 +132,7 @@ def write(kind: Kind, path: Path, tensors: dict[str, Tensor], header: dict[str, 
 
 
 def read(kind: Kind, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header; refuses what is truncated, changed, foreign or of another version."""
+    """Tensors and header; refuses what is truncated, changed, ambiguous, foreign or of another version."""
     library = _safetensors(kind.noun)
     if not path.exists():
         raise kind.error(f"There is no {kind.noun} at {path}. {kind.if_missing}")
@@ -123,18 +146,16 @@ def read(kind: Kind, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                     f"{path} has {kind.noun} version {meta.get('version')}; "
                     f"this release reads {kind.version}. {kind.if_other_version}"
                 )
-            if "checksum" in meta:
-                _check(path, meta)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, json.loads(meta["json"])
+            header = _header(path, meta)
+            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
     except StorageError:
         raise
     except Exception as error:  # safetensors, JSON and the file system each have their own
         raise kind.error(f"{path} is damaged or truncated ({error}). {kind.if_damaged}") from error
 
 
-def restore(kind: Kind, target: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
-    """Copy stored tensors into ``target``; both must hold the same names, shapes and types."""
+def check(kind: Kind, target: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Complain unless ``stored`` and ``target`` hold the same names, shapes and types."""
     other = f"{path} belongs to another network"
     for name, tensor in target.items():
         if name not in stored:
@@ -147,6 +168,11 @@ def restore(kind: Kind, target: dict[str, Tensor], stored: dict[str, Tensor], pa
     extra = sorted(set(stored) - set(target))
     if extra:
         raise kind.error(f"{other}: '{extra[0]}' does not exist here.")
+
+
+def restore(kind: Kind, target: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Copy stored tensors into ``target``, all of them or, where :func:`check` complains, none."""
+    check(kind, target, stored, path)
     with torch.no_grad():
         for name, tensor in target.items():
             tensor.copy_(stored[name])

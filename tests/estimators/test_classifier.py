@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import sparsebnn
+from sparsebnn import storage
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, storing
 from sparsebnn.estimators.explaining import _slopes
@@ -281,6 +283,32 @@ def test_truncated_files_are_refused(fitted, tmp_path):
     path = fitted.save(tmp_path / "model.safetensors")
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(EstimatorError, match="is damaged or truncated"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t, _: t["1/network/0.weights.mean"].fill_(float("nan")),
+            "must not be used: '0.weights.mean' has",
+        ),
+        (
+            lambda t, _: t["0/network/0.weights.prior.std"].neg_(),
+            "'0.weights.prior.std' must be positive and is -",
+        ),
+        (lambda _, h: h.update(replicates=10**12), "is damaged (ValueError: it says"),
+        (lambda _, h: h["plan"].update(hidden=[10**9]), "is damaged (ValueError: it says"),
+        (lambda _, h: h.update(targets=None), "is damaged (TypeError:"),
+        (lambda _, h: h.update(columns=3), "is damaged (TypeError:"),
+    ],
+)
+def test_files_with_values_that_cannot_be_are_refused(fitted, tmp_path, change, message):
+    path = fitted.save(tmp_path / "model.safetensors")
+    tensors, header = storage.read(storing._KIND, path)
+    change(tensors, header)
+    storage.write(storing._KIND, path, tensors, header)
+    with pytest.raises(EstimatorError, match=re.escape(message)):
         load(path)
 
 

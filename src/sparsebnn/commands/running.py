@@ -142,15 +142,6 @@ def _model_file(given: Path) -> Path:
     return given / "model.safetensors" if given.is_dir() else given
 
 
-def _check_size(path: Path) -> None:
-    """A network larger than its file is not built: it could take all of the memory."""
-    header = storing.header(path)
-    sizes = [header["inputs"], *header["plan"]["hidden"]]
-    weights = header["replicates"] * sum(a * b for a, b in zip(sizes, sizes[1:]))
-    if weights > path.stat().st_size:
-        raise ValueError(f"it says {weights} weights and holds fewer")
-
-
 def _loaded(given: Path) -> Any:
     """A saved model that predicts and describes itself: a header edited by hand shows here, in one line."""
     path = _model_file(given)
@@ -158,7 +149,6 @@ def _loaded(given: Path) -> Any:
         expected, advice = "a run folder or its model.safetensors", "The model comes first, then the rows."
         raise invalid("model", "the command", expected, repr(str(given)), advice)
     try:
-        _check_size(path)
         model = load(path)
         columns = model._encoder.columns
         names = tuple(map(str, getattr(model, "feature_names_in_", [column.name for column in columns])))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from sparsebnn import storage
+from sparsebnn import saving, storage
 from sparsebnn.checks import invalid
 from sparsebnn.estimators import plan as plans
 from sparsebnn.estimators.encoding import Encoder
@@ -120,9 +120,19 @@ def load(path: Path, kinds: dict[str, type]) -> Any:
         wanted = " or ".join(sorted(kinds))
         raise EstimatorError(f"{path} holds a {record.get('class')}, not a {wanted}.")
     try:
+        _check_size(record, path)
         return _restored(kind, record, tensors, path)
-    except (KeyError, TypeError, IndexError) as error:
-        raise EstimatorError(f"{path} is damaged ({error}). {_KIND.if_damaged}") from error
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+        raise EstimatorError(f"{path} is damaged ({why}). {_KIND.if_damaged}") from error
+
+
+def _check_size(record: dict[str, Any], path: Path) -> None:
+    """A network larger than its file is not built: it could take all of the memory."""
+    sizes = [record["inputs"], *record["plan"]["hidden"]]
+    weights = record["replicates"] * sum(a * b for a, b in zip(sizes, sizes[1:]))
+    if max(weights, record["replicates"], *sizes) > path.stat().st_size:
+        raise ValueError(f"it says {weights} weights and holds fewer")
 
 
 def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> Any:
@@ -149,6 +159,8 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
         estimator.classes_ = np.array(targets["classes"], dtype=np.dtype(targets["dtype"]))
     else:
         estimator._y_mean, estimator._y_std = np.array(targets["mean"]), np.array(targets["std"])
+        if not (np.isfinite(estimator._y_mean).all() and (estimator._y_std > 0.0).all()):
+            raise ValueError("its targets need finite means and positive scales")
         estimator._flat = targets["flat"]
     estimator.networks_, estimator._likelihoods = _networks(estimator, record, tensors, path)
     estimator.density_ = record["density"]
@@ -183,5 +195,15 @@ def _networks(
         target |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
         networks.append(network.eval())
         forms.append(form.eval())
+    storage.check(_KIND, target, tensors, path)
+    for k, pair in enumerate(zip(networks, forms)):
+        for part, module in zip(("network", "likelihood"), pair):
+            reason = saving.impossible(module, _part(tensors, f"{k}/{part}/"))
+            if reason:
+                raise EstimatorError(f"{path} must not be used: {reason}. {_KIND.if_damaged}")
     storage.restore(_KIND, target, tensors, path)
     return networks, forms
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
