@@ -38,7 +38,7 @@ def test_files_are_written(quick):
 def test_the_saved_model_predicts_what_the_table_says(quick):
     """Loaded into a fresh template, it gives the very figures of the run."""
     network = demo.network()
-    metadata = saving.load_state(quick.model, network)
+    metadata = saving.load(quick.model, network).metadata
     data = load("digits")
     for row, model in zip(quick.rows, ("average", "median")):
         predicted = demo._predict(network, data.x_test, quick.spec, model)
@@ -176,7 +176,7 @@ def test_only_units_on_a_path_are_live():
 
 def test_connections_are_those_of_the_median_model(quick):
     network = demo.network()
-    saving.load_state(quick.model, network)
+    saving.load(quick.model, network)
     with torch.no_grad():
         logit = network[0].weights.conditional.inclusion_logit
         logit[:, 10:] = -1.0
@@ -189,7 +189,7 @@ def test_connections_are_those_of_the_median_model(quick):
 
 def test_a_network_with_nothing_left_can_still_be_drawn(quick, tmp_path):
     network = demo.network()
-    saving.load_state(quick.model, network)
+    saving.load(quick.model, network)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name.endswith("inclusion_logit"):

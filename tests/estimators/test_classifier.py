@@ -295,7 +295,7 @@ def test_truncated_files_are_refused(fitted, tmp_path):
         ),
         (
             lambda t, _: t["0/network/0.weights.prior.std"].neg_(),
-            "'0.weights.prior.std' must be positive and is -",
+            "'0.weights.prior.std' must be positive and finite and is -",
         ),
         (lambda _, h: h.update(replicates=10**12), "is damaged (ValueError: it says"),
         (lambda _, h: h["plan"].update(hidden=[10**9]), "is damaged (ValueError: it says"),

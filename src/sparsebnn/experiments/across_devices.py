@@ -36,7 +36,7 @@ from sparsebnn.experiments.provenance import (
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.networks import mlp
 from sparsebnn.prediction import ClassPrediction, predict
-from sparsebnn.saving import load_state, save
+from sparsebnn.saving import load, save
 from sparsebnn.training import Settings, train
 
 __all__ = ["check", "main", "make"]
@@ -92,7 +92,7 @@ def make(folder: Path, device: str, epochs: int = _EPOCHS) -> None:
         settings = Settings(epochs=epochs, batch_size=50, learning_rate=0.02)
         run = train(_network(family), _rows(), settings=settings, device=device, mode="eager", progress=False)
         where = run.batches.x.device
-        save(run.network, folder / f"{family}.safetensors", family=family)
+        save(run, folder / f"{family}.safetensors", family=family)
         expected[family] = _predicted(run.network)
     with contextlib.suppress(ImportError):  # no scikit-learn: no estimators
         expected[_ESTIMATOR] = _estimate(folder, str(where), epochs)
@@ -114,9 +114,7 @@ def check(folder: Path) -> dict[str, Any]:
         if family == _ESTIMATOR:
             predicted = _estimated(path)
         else:
-            network = _network(family)
-            load_state(path, network)
-            predicted = _predicted(network)
+            predicted = _predicted(load(path, _network(family)).network)
         here, there = (torch.tensor(found, dtype=torch.float64) for found in (predicted, probs))
         apart[family] = float((here - there).abs().max())
         print(f"{family:>10}: largest difference {apart[family]:.1e}")

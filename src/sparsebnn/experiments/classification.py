@@ -247,8 +247,9 @@ class Runner:
             measured = self._measured(job, run, k, x, y, others)
             rows.append({"seed": seed, "prediction_seed": seed, **measured})
             if folder is not None:
-                network = run.replicas.unstack(k).network
-                saving.save(network, folder / f"network-{seed}.safetensors", seed=seed, cell=job.stem)
+                trained = run.replicas.unstack(k)
+                path = folder / f"network-{seed}.safetensors"
+                saving.save(trained.network, path, trained.likelihood, seed=seed, cell=job.stem)
         return {
             "dataset": job.dataset,
             "architecture": job.cell.architecture,
@@ -305,6 +306,4 @@ def _line(result: Result) -> str:
 
 def load_network(folder: Path, job: Job, seed: int) -> torch.nn.Module:
     """A network of a finished cell, as it was saved beside its checkpoints."""
-    network = job.cell.network()
-    saving.load_state(folder / f"network-{seed}.safetensors", network)
-    return network.eval()
+    return saving.load(folder / f"network-{seed}.safetensors", job.cell.network()).network.eval()

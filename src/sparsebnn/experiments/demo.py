@@ -160,6 +160,7 @@ def run(spec: Spec = Spec(), out: str | Path = "runs/demo", quiet: bool = False)
     model = saving.save(
         networks[0],
         folder / "model.safetensors",
+        trained.likelihood,
         sizes=SIZES,
         family="flow",
         family_options=_FLOW,
