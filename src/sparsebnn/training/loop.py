@@ -13,7 +13,7 @@ from sparsebnn import likelihoods
 from sparsebnn.checks import invalid
 from sparsebnn.noise import Meter
 from sparsebnn.passes import collect_kl
-from sparsebnn.training.arguments import check_network, check_options, likelihood_of, seeds_of
+from sparsebnn.training.arguments import check_network, check_options, check_start, likelihood_of, seeds_of
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.devices import device_of
@@ -38,6 +38,7 @@ def train(
     replicates: int | Sequence[int] = 1,
     seed: int = 0,
     vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+    start: str | Sequence[nn.Module] = "seed",
     device: str | torch.device = "auto",
     mode: str = "auto",
     tf32: bool = True,
@@ -49,9 +50,12 @@ def train(
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
-    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. Every replicate
-    starts from its own seed (``seed``, ``seed + 1``, … or the seeds given); the network
-    passed in is a template and stays as it is. Without ``settings`` it is trained as recommended: 100 epochs,
+    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. The network passed
+    in is a template and stays as it is. With ``start="seed"`` the Bayesian layers of every replicate are
+    drawn from its seed (``seed``, ``seed + 1``, … or the seeds given), while ordinary modules and buffers
+    start from the values they have. ``start="given"`` keeps the values of the Bayesian layers too, to train
+    a network further or at another learning rate; ``start=run.networks`` does so with a network for each
+    replicate. Without ``settings`` it is trained as recommended: 100 epochs,
     a temperature of 0.03 (a tempered posterior; ``Settings(temperature=1)`` is the Bayes posterior's) with
     warm-up, and a larger rate for inclusion logits. ``vary`` gives a hyperparameter one value per replicate:
     ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
@@ -72,6 +76,7 @@ def train(
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
+    check_start(start, network, len(seeds))
     listed = check_options(settings, callbacks, vary, checkpoint_seconds)
     form = likelihood_of(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
@@ -85,7 +90,7 @@ def train(
         _memory_advice(len(seeds), settings.batch_size),
         matmul_precision(tf32),
     ):
-        replicas = Replicas(objective, seeds, where, of_buffers)
+        replicas = Replicas(objective, seeds, where, of_buffers, start)
         _check_outputs(replicas, batches, form)
         engine = Engine(replicas, batches, settings, of_rates, mode)
         run = Run(engine)
@@ -94,7 +99,10 @@ def train(
             session.load()
         else:
             session.set_aside()
-        session.go()
+        try:
+            session.go()
+        finally:
+            run.finished = True
     return run
 
 
@@ -102,7 +110,8 @@ def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likel
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
     index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
     x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
-    with torch.no_grad(), collect_kl(Meter()):
+    with torch.no_grad(), collect_kl(Meter()) as opened:
+        opened.reused = []
         outputs = outputs_without_noise(replicas.objective.network, x)
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:
