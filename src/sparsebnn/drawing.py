@@ -184,7 +184,7 @@ def _first(value: Any) -> int:
 
 
 class _Blocks(NamedTuple):
-    """The noise of draws: shared by all rows ``(draws, length)``, and each row's ``(draws, rows, length)``."""
+    """The noise of draws: of all rows, ``(draws, length)``, and of each row, ``(draws, rows, length)``."""
 
     normal: Tensor
     logistic: Tensor
