@@ -29,7 +29,9 @@ __all__ = [
     "active_pass",
     "collect_kl",
     "forward_with_kl",
+    "measure",
     "noise_size",
+    "run_pass",
 ]
 
 _local = threading.local()
@@ -177,6 +179,10 @@ def _draws(layer: BayesianModule) -> bool:
 class PosteriorPass(Pass):
     """A training pass: every family draws as it trains, and its KL is kept."""
 
+    def __enter__(self) -> PosteriorPass:
+        super().__enter__()
+        return self
+
     def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
         def of_weights() -> Realised:
             drawn = _draws(layer)
@@ -265,8 +271,8 @@ def collect_kl(noise: Noise | None = None) -> PosteriorPass:
     return PosteriorPass(noise)
 
 
-def forward_with_kl(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-    """``(module(x), KL in nats)`` from one draw of the weights.
+def run_pass(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, PosteriorPass]:
+    """A module's output and the training pass that it was computed in.
 
     The first call with a module that calls one of its layers more than once runs its forward again.
     """
@@ -274,12 +280,17 @@ def forward_with_kl(module: nn.Module, x: Tensor, noise: Noise | None = None) ->
     while True:
         try:
             with collect_kl(noise) as opened:
-                y = module(x)
-            return y, opened.kl()
+                return module(x), opened
         except CalledAgain as error:
             error.family.reused = True
             if isinstance(noise, Tape) and start is not None:
                 noise.position = start
+
+
+def forward_with_kl(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+    """``(module(x), KL in nats)`` from one draw of the weights."""
+    y, opened = run_pass(module, x, noise)
+    return y, opened.kl()
 
 
 def noise_size(module: nn.Module, x: Tensor, kind: type[Pass] = PosteriorPass) -> NoiseSize:
