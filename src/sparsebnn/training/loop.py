@@ -13,6 +13,7 @@ from sparsebnn import likelihoods
 from sparsebnn.checks import invalid
 from sparsebnn.noise import Meter
 from sparsebnn.passes import collect_kl
+from sparsebnn.training import checkpoint
 from sparsebnn.training.arguments import check_network, check_options, check_start, likelihood_of, seeds_of
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback
@@ -23,8 +24,8 @@ from sparsebnn.training.own_noise import outputs_without_noise
 from sparsebnn.training.precision import matmul_precision
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.run import Run
-from sparsebnn.training.session import Session
 from sparsebnn.training.settings import RECOMMENDED, Settings
+from sparsebnn.training.trainer import Trainer
 
 __all__ = ["train"]
 
@@ -61,7 +62,10 @@ def train(
     ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
     buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
     ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped;
-    without it a checkpoint that is there is set aside.
+    without it a checkpoint that is there is set aside. One training run at a time can use a folder. A
+    checkpoint that cannot be written is a warning. Ctrl-C raises
+    :class:`~sparsebnn.training.Interrupted`; like every exception that ends training early, it has the run
+    so far as its attribute ``run``.
 
     >>> import sparsebnn
     >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))
@@ -85,6 +89,7 @@ def train(
     of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
     of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
     with (
+        checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
         torch.enable_grad(),
         _memory_advice(len(seeds), settings.batch_size),
@@ -94,13 +99,13 @@ def train(
         _check_outputs(replicas, batches, form)
         engine = Engine(replicas, batches, settings, of_rates, mode)
         run = Run(engine)
-        session = Session(run, engine, folder, checkpoint_seconds, listed, progress)
+        trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         if resume:
-            session.load()
+            trainer.load()
         else:
-            session.set_aside()
+            trainer.set_aside()
         try:
-            session.go()
+            trainer.run()
         finally:
             run.finished = True
     return run
