@@ -17,8 +17,8 @@ from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
 
 from sparsebnn import cli, layers, mlp
-from sparsebnn.experiments.cells import locked
 from sparsebnn.experiments.pages import filled
+from sparsebnn.locking import locked
 from sparsebnn.noise import Fresh
 from sparsebnn.passes import LocalPass
 

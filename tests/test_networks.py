@@ -222,34 +222,6 @@ def test_priors_of_every_kind_are_reported():
     assert prior_values(mlp([3, 2], family="gaussian")) == []
 
 
-class Head(nn.Module):
-    """Draws its own parameter anew, and nothing of what it holds."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = Linear(4, 3)
-        self.plain = nn.Linear(4, 3)
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def reset_parameters(self):
-        nn.init.normal_(self.scale)
-
-    def forward(self, x):
-        return (self.inner(x) + self.plain(x)) * self.scale
-
-
-def test_what_a_module_forgets_to_draw_is_drawn():
-    """Whatever the template holds, and differently for another seed."""
-    drawn = []
-    for seed in (0, 0, 1):
-        network = Head()
-        initialise(network, seed)
-        drawn.append({name: p.detach().clone() for name, p in network.named_parameters()})
-    for name in ("inner.weights.mean", "plain.weight", "scale"):
-        assert torch.equal(drawn[0][name], drawn[1][name]), name
-        assert not torch.equal(drawn[0][name], drawn[2][name]), name
-
-
 def test_a_frozen_module_stays_as_it_is():
     """A backbone whose weights are not trained is there for its weights."""
     backbone = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).requires_grad_(False)

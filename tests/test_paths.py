@@ -298,3 +298,10 @@ def test_what_cannot_be_traced_is_refused():
     with pytest.raises(InvalidInput, match="must be given for a network of images or sequences"):
         median_reach(small_convolution())
     assert math.isfinite(float(path_probability(uncertain([2, 1])).prob[0]))
+
+
+def test_weights_that_are_used_twice_are_refused():
+    """Their inclusions are one, so paths through both uses are not independent."""
+    layer = sparsebnn.Linear(3, 3)
+    with pytest.raises(InvalidInput, match="'network' of"):
+        path_probability(nn.Sequential(layer, nn.ReLU(), layer))

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from sparsebnn.drawing import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
 from sparsebnn.networks import bayesian_layers
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, MedianPass, WeightPass, noise_size
+from sparsebnn.noise import Meter, Tape
+from sparsebnn.passes import LocalPass, MedianPass, WeightPass, measure
 from sparsebnn.prediction import predict, predict_all
 
 FAMILIES = {
@@ -50,17 +51,23 @@ def test_probabilities_are_averaged_one_draw_after_another(family, model, draws)
     """A plain loop over draws with the same numbers; the average of probabilities, not of logarithms."""
     made, n_draws, seed = network(family), 9, 12
     kind = MedianPass if model == "median" else {"local": LocalPass, "weights": WeightPass}[draws]
-    size = noise_size(made, X, kind)
-    probs = []
+    shared, own = Meter(), Meter()
+    measure(made, X[:1], kind, shared, own)
+    seeds = counter.seed_tensor([seed])
+
+    def tape(stream, key, size):
+        streams = [counter.stream_id(f"{stream} {kind}") for kind in ("normal", "logistic")]
+        normal = counter.normals(seeds, streams[0], key, size.normal, torch.float64)
+        logistic = counter.logistics(seeds, streams[1], key, size.logistic, torch.float64)
+        return Tape(normal[0], logistic[0])
+
+    probs = torch.empty(n_draws, len(X), 3, dtype=torch.float64)
     for d in range(n_draws):
-        seeds = counter.seed_tensor([seed])
-        normal = counter.normals(seeds, counter.stream_id("prediction normal"), d, size.normal, torch.float64)
-        logistic = counter.logistics(
-            seeds, counter.stream_id("prediction logistic"), d, size.logistic, torch.float64
-        )
-        with torch.no_grad(), kind(Tape(normal[0], logistic[0])):
-            probs.append(torch.softmax(made(X), dim=-1))
-    probs = torch.stack(probs)
+        for i, row in enumerate(X):
+            noise = tape("prediction", d, shared.size)
+            of_row = tape("prediction row", counter.content_keys(row[None]) + d, own.size)
+            with torch.no_grad(), kind(noise, of_row):
+                probs[d, i] = torch.softmax(made(row[None]), dim=-1)[0]
     ours = predict(made, X, CLASSES, n_draws, model=model, draws=draws, seed=seed)
     torch.testing.assert_close(ours.probs, probs.mean(0), rtol=0, atol=1e-10)
     torch.testing.assert_close(ours.expected_entropy, entropy(probs).mean(0), rtol=0, atol=1e-10)
@@ -147,10 +154,10 @@ def test_same_seed_same_result(model, draws):
     assert not torch.equal(first, predict(made, X, CLASSES, seed=2, **options).probs)
 
 
-@pytest.mark.parametrize(("model", "draws"), SETTINGS[1:])
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
-def test_whole_weights_do_not_depend_on_the_batch_size(family, model, draws, batch_size):
+def test_predictions_do_not_depend_on_the_batch_size(family, model, draws, batch_size):
     made = network(family)
     options = {"n_draws": 4, "model": model, "draws": draws}
     whole = predict(made, X, CLASSES, **options)
@@ -159,18 +166,77 @@ def test_whole_weights_do_not_depend_on_the_batch_size(family, model, draws, bat
     torch.testing.assert_close(parts.expected_entropy, whole.expected_entropy, rtol=0, atol=1e-6)
 
 
-def test_local_noise_differs_from_batch_to_batch():
-    """Equal rows in different batches get noise of their own."""
-    made = network()
-    twins = X[:1].expand(4, -1)
-    probs = predict(made, twins, CLASSES, 3, draws="local", batch_size=2).probs
-    assert len(torch.unique(probs[:, 0])) == 4
+class TimeFirst(nn.Module):
+    """Puts positions before rows, so that no layer has its rows along the first axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = sparsebnn.Linear(1, 5, dtype=torch.float64)
+        self.last = sparsebnn.Linear(5, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.inner(x.T.unsqueeze(-1))).mean(0))
+
+
+@pytest.mark.parametrize("draws", ["local", "weights"])
+@pytest.mark.parametrize("make", [network, TimeFirst], ids=["mlp", "time first"])
+def test_a_prediction_depends_on_its_row_alone(make, draws):
+    """Any rows around it, in any order and batch: the same prediction; other rows have other noise."""
+    made, options = make(), {"n_draws": 6, "draws": draws, "seed": 4}
+    whole = predict(made, X, CLASSES, **options).probs
+    some = torch.tensor([7, 2, 9, 2])
+    for batch_size in (1, 3, 100):
+        part = predict(made, X[some], CLASSES, batch_size=batch_size, **options).probs
+        torch.testing.assert_close(part, whole[some], rtol=0, atol=1e-12)
+    real = predict(made, X, Gaussian(3, "fixed").double(), **options)
+    part = predict(made, X[some], Gaussian(3, "fixed").double(), batch_size=2, **options)
+    torch.testing.assert_close(part.samples, real.samples[:, some], rtol=0, atol=1e-12)
+    eps = real.samples - real.samples.mean(0)
+    assert float(torch.corrcoef(torch.stack([eps[:, 0, 0], eps[:, 1, 0]]))[0, 1].abs()) < 0.999
+
+
+def test_keys_of_rows_are_those_of_their_values():
+    """-0 is 0, and positions count."""
+    keys = counter.content_keys(torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]]))
+    assert keys[0] == keys[1] != keys[2]
+
+
+class Switching(nn.Module):
+    """Behaves differently in training mode, and slowly enough for threads to meet."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = sparsebnn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.layer(x) + (100.0 * x[:, :3] if self.training else 0.0)
+
+
+def test_threads_predict_with_a_network_in_training_mode():
+    """Predictions leave the network's mode alone: four threads and the training thread do not meet."""
+    made = Switching().train()
+    expected = predict(copy.deepcopy(made).eval(), X, CLASSES, 4).probs
+    found, modes = [], []
+
+    def work():
+        for _ in range(30):
+            found.append(predict(made, X, CLASSES, 4).probs)
+            modes.append(made.training)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 120
+    assert all(torch.equal(probs, expected) for probs in found)
+    assert all(modes)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "flow per example", "conv"])
 @pytest.mark.parametrize(("model", "draws"), SETTINGS)
-def test_batches_that_go_together_are_as_alone(family, model, draws):
-    """Two full batches in one pass, then the shorter last one: the outputs of batch after batch."""
+def test_draws_at_a_time_are_as_alone(family, model, draws):
+    """Draw by draw or all at once, one network or two: the same outputs."""
     x = X
     if family == "conv":
         made = nn.Sequential(
@@ -293,13 +359,6 @@ def test_heteroscedastic_noise_is_in_the_predictive_std():
     torch.testing.assert_close(ours.std, expected.detach())
     assert not ours.std.requires_grad
     assert not ours.samples.requires_grad
-
-
-def test_target_noise_differs_from_batch_to_batch():
-    made = sparsebnn.mlp([4, 1], family="gaussian", dtype=torch.float64)
-    twins = X[:1].expand(4, -1)
-    ours = predict(made, twins, Gaussian(1, "fixed").double(), 5, draws="weights", batch_size=2)
-    assert len(torch.unique(ours.samples[0])) == 4
 
 
 # --- bad input --------------------------------------------------------------------------------------

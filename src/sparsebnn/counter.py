@@ -16,7 +16,16 @@ import zlib
 import torch
 from torch import Tensor
 
-__all__ = ["integers", "keys", "logistics", "normals", "permutations", "seed_tensor", "stream_id"]
+__all__ = [
+    "content_keys",
+    "integers",
+    "keys",
+    "logistics",
+    "normals",
+    "permutations",
+    "seed_tensor",
+    "stream_id",
+]
 
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -51,6 +60,20 @@ def keys(seeds: Tensor, stream: int, step: Tensor | int) -> tuple[Tensor, Tensor
     """The two keys, ``(K,)`` each, that turn an index into the bits of this seed, stream and step."""
     first = _mix(_mix(seeds * _WEYL + stream) + step)
     return first, _mix(first ^ _FIRST)
+
+
+def content_keys(x: Tensor) -> Tensor:
+    """A number for every row of ``x``, ``(rows,)`` of int64, that depends on the values of that row alone.
+
+    >>> a, b = content_keys(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+    >>> bool(a == b), bool(a == content_keys(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))[1])
+    (False, True)
+    """
+    flat = x.reshape(len(x), -1)
+    # Adding 0 turns -0 into 0.
+    bits = (flat.double() + 0.0).view(torch.int64) if flat.is_floating_point() else flat.long()
+    place = _mix((torch.arange(flat.shape[1], device=x.device) + 1) * _WEYL)
+    return _mix(_mix(bits ^ place).sum(1))
 
 
 def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:

@@ -5,10 +5,9 @@ Draws run as one batched pass (``torch.func.vmap`` over blocks of noise), in chu
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +18,15 @@ from sparsebnn.checks import check_choice, check_count, check_finite, check_rows
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.layers import BayesianLayer
 from sparsebnn.networks import as_input, bayesian_layers, described
-from sparsebnn.noise import NoiseSize, Tape
-from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, noise_size
+from sparsebnn.noise import Meter, Noise, NoiseSize, RowTape, Tape
+from sparsebnn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
 
 __all__ = ["draw_outputs", "draw_outputs_of_all", "pass_for"]
 
 _NORMAL = counter.stream_id("prediction normal")
 _LOGISTIC = counter.stream_id("prediction logistic")
+_ROW_NORMAL = counter.stream_id("prediction row normal")
+_ROW_LOGISTIC = counter.stream_id("prediction row logistic")
 # Noise held at a time, in bytes. On a CPU more than its caches hold is slower: 20 draws of 1,024 rows through
 # 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23; through the paper's network 2.0 s,
 # 0.77 s and 0.77 s. A GPU wants few large passes: what is made of the noise takes some ten times as much, so
@@ -70,22 +71,23 @@ def draw_outputs(
     """Network outputs for draws of the posterior: ``(rows, outputs of shape (draws, rows, …))``.
 
     ``model="average"`` draws from the whole posterior, ``"median"`` from the median probability
-    model. ``draws="local"`` samples the outputs of every layer (noise per example and unit),
-    ``"weights"`` whole weight tensors; ``"auto"`` does as the family trains. Draw d of the weights is
-    the same for every batch of rows. ``memory`` bounds the noise held at a time, in bytes; without it a CPU
-    takes as much as its caches hold and a GPU as much as fills it. The draws are the same either way.
+    model. ``draws="local"`` samples the outputs of every layer (noise per example and unit; layers that the
+    network calls more than once draw their weights), ``"weights"`` whole weight tensors; ``"auto"`` does as
+    the family trains. Draws of weights are the same for all rows, and the noise of a row depends on the seed
+    and on the values of that row, so neither ``batch_size`` nor the other rows change a row's outputs, apart
+    from rounding. (Exception: a network with recurrent modules whose Bayesian layers have no rows along their
+    first axis.) ``memory`` bounds what is held at a time, in bytes; without it a CPU takes as much as its
+    caches hold and a GPU as much as fills it. The draws are the same either way.
     """
     plan = _Plan(network, x, n_draws, model, draws, seed, batch_size, memory)
 
-    def outputs(batch: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
-        with plan.kind(Tape(normal, logistic)):
-            return network(batch)
+    def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
+        with plan.kind(*plan.noise_of(noise)):
+            return plan.network(batch)
 
-    for rows, batches in plan.groups():
-        every = plan.over(plan.together(outputs, batches), (None, 0, 0))
-        with _evaluating(network):
-            drawn = torch.cat([every(batches, *noise) for noise in plan.noise(rows, batches)])
-        yield from zip(rows, drawn.unbind(1))
+    for rows, batch in plan.batches():
+        every = plan.over(plan.by_rows(outputs), (None, 0))
+        yield rows, torch.cat([every(batch, noise) for noise in plan.noise(batch)])
 
 
 @torch.no_grad()
@@ -106,32 +108,30 @@ def draw_outputs_of_all(
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
-    skeleton = copy.deepcopy(networks[0]).eval()
     plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory, len(networks))
 
-    def of_one(state: Any, batches: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
-        def outputs(batch: Tensor, normal: Tensor, logistic: Tensor) -> Tensor:
-            with plan.kind(Tape(normal, logistic)):
-                return torch.func.functional_call(skeleton, state, (batch,), tie_weights=False)
+    def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
+        def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
+            with plan.kind(*plan.noise_of(noise)):
+                return torch.func.functional_call(plan.network, state, (batch,), tie_weights=False)
 
-        return plan.together(outputs, batches)(batches, normal, logistic)
+        return plan.by_rows(outputs)(batch, noise)
 
-    every = plan.over(plan.over(of_one, (None, None, 0, 0)), (0, None, None, None))
-    for rows, batches in plan.groups():
-        parts = [every((parameters, buffers), batches, *noise) for noise in plan.noise(rows, batches)]
-        yield from zip(rows, torch.cat(parts, dim=1).unbind(2))
+    every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, None))
+    for rows, batch in plan.batches():
+        parts = [every((parameters, buffers), batch, noise) for noise in plan.noise(batch)]
+        yield rows, torch.cat(parts, dim=1)
 
 
-@contextlib.contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Norms and dropout as they predict; afterwards every module trains that did before."""
-    training = [module for module in network.modules() if module.training]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def _evaluating(network: nn.Module) -> nn.Module:
+    """The network as it predicts: itself, or a copy in evaluation mode with the same tensors.
+
+    The network itself is not switched, since another thread may be using it.
+    """
+    if not any(module.training for module in network.modules()):
+        return network
+    tensors = {id(t): t for t in (*network.parameters(), *network.buffers())}
+    return copy.deepcopy(network, memo=tensors).eval()
 
 
 def _check_alike(networks: Sequence[nn.Module]) -> None:
@@ -171,6 +171,8 @@ def _at(value: Any, i: int) -> Any:
     """The i-th of a tensor, or of every tensor inside."""
     if isinstance(value, dict):
         return {name: _at(each, i) for name, each in value.items()}
+    if isinstance(value, _Blocks):
+        return _Blocks(*(each[i] for each in value))
     return tuple(_at(each, i) for each in value) if isinstance(value, tuple) else value[i]
 
 
@@ -179,6 +181,15 @@ def _first(value: Any) -> int:
     while not isinstance(value, Tensor):
         value = next(iter(value.values() if isinstance(value, dict) else value))
     return len(value)
+
+
+class _Blocks(NamedTuple):
+    """The noise of draws: of all rows, ``(draws, length)``, and of each row, ``(draws, rows, length)``."""
+
+    normal: Tensor
+    logistic: Tensor
+    row_normal: Tensor
+    row_logistic: Tensor
 
 
 class _Plan:
@@ -198,7 +209,7 @@ class _Plan:
     ) -> None:
         self.x = _checked(x, n_draws, "predict")
         check_count(batch_size, "batch_size", "predict")
-        self.network, self.n_draws = network, n_draws
+        self.network, self.n_draws = _evaluating(network), n_draws
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
@@ -206,43 +217,65 @@ class _Plan:
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
-        self._sizes: dict[int, NoiseSize] = {}
-        self._activations: dict[int, int] = {}
+        self._measure()
 
-    def groups(self) -> Iterator[tuple[list[slice], Tensor]]:
-        """Batches of rows that go together, ``(G, batch, …)``, and which rows they are.
+    def batches(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows as the network takes them, a batch at a time."""
+        for start in range(0, len(self.x), self.batch_size):
+            rows = slice(start, min(start + self.batch_size, len(self.x)))
+            yield rows, self._rows(rows)
 
-        There are several in one pass where all their draws fit into the memory. A last batch that is
-        shorter goes alone.
-        """
-        count, each = self.x.shape[0], self.batch_size
-        at_once = 1
-        if count >= 2 * each:
-            at_once = max(1, self.memory // (self.n_draws * self._draw_bytes(self._rows(0, each))))
-        start = 0
-        while start < count:
-            batches = max(1, min(at_once, (count - start) // each))
-            end = min(start + batches * each, count)
-            rows = [slice(first, min(first + each, end)) for first in range(start, end, each)]
-            yield rows, self._rows(start, end).unflatten(0, (batches, -1))
-            start = end
-
-    def _rows(self, start: int, end: int) -> Tensor:
-        """Rows as the network takes them."""
-        rows = self.x[start:end].to(device=self.like.device)
+    def _rows(self, rows: slice) -> Tensor:
+        chosen = self.x[rows].to(device=self.like.device)
         # Pixels: the same scale as in training.
-        if rows.dtype == torch.uint8:
-            return rows.to(self.like.dtype) / 255.0
-        return as_input(rows, self.network, self.like.dtype, "predict")
+        if chosen.dtype == torch.uint8:
+            return chosen.to(self.like.dtype) / 255.0
+        return as_input(chosen, self.network, self.like.dtype, "predict")
 
-    def together(self, outputs: Callable[..., Tensor], batches: Tensor) -> Callable[..., Tensor]:
-        """``outputs`` of one draw for all batches of a group: each with its own noise, if that is local."""
-        if len(batches) == 1:
-            return lambda batches, *noise: outputs(
-                batches[0], *(block.squeeze(0) if self.local else block for block in noise)
-            ).unsqueeze(0)
-        own = 0 if self.local else None
-        return self.over(outputs, (0, own, own))
+    def _measure(self) -> None:
+        """How much noise a draw takes, for all rows together and for each, and how large its outputs are.
+
+        Two batches of different length show whether every layer has its rows along the first axis. If not,
+        rows are evaluated one by one, so that each still has its own noise.
+        """
+        first = self._rows(slice(0, 1))
+        sizes = [self._counted(first.expand(rows, *first.shape[1:])) for rows in (2, 3)]
+        self.by_row = any(found[2] - {rows} for rows, found in zip((2, 3), sizes))
+        # Recurrent modules have no batched form: their rows would be run one after the other.
+        self.batched_noise = self.by_row and self.one_by_one
+        self.by_row = self.by_row and not self.one_by_one
+        rows = 1 if self.by_row else 2
+        self.size, per_row, _, activations = self._counted(first) if self.by_row else sizes[0]
+        self.row_size = NoiseSize(per_row.normal // rows, per_row.logistic // rows)
+        self.activations = -(-activations // rows)
+
+    def _counted(self, batch: Tensor) -> tuple[NoiseSize, NoiseSize, set[int], int]:
+        """Noise for all rows and for single ones, the sizes of its first axes, and the numbers put out."""
+        kind, outputs = _counting(self.kind)
+        shared, own = Meter(), Meter()
+        measure(self.network, batch, kind, shared, own)
+        return shared.size, own.size, own.leading, sum(outputs)
+
+    def by_rows(self, outputs: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``outputs`` of a batch: at once, or row by row if the layers mix up the rows' places."""
+        if not self.by_row:
+            return outputs
+
+        def one(row: Tensor, normal: Tensor, logistic: Tensor, noise: _Blocks) -> Tensor:
+            own = noise._replace(row_normal=normal, row_logistic=logistic)
+            return outputs(row.unsqueeze(0), own).squeeze(0)
+
+        each = torch.func.vmap(one, in_dims=(0, 0, 0, None))
+        return lambda batch, noise: each(batch, noise.row_normal, noise.row_logistic, noise)
+
+    def noise_of(self, noise: _Blocks) -> tuple[Noise, Noise | None]:
+        """The noise of one draw, for all rows together and for single ones."""
+        shared = Tape(noise.normal, noise.logistic)
+        if self.kind is not LocalPass:
+            return shared, None
+        if self.by_row or self.batched_noise:
+            return shared, Tape(noise.row_normal.flatten(), noise.row_logistic.flatten())
+        return shared, RowTape(noise.row_normal, noise.row_logistic)
 
     def over(self, function: Callable[..., Tensor], dims: tuple[int | None, ...]) -> Callable[..., Tensor]:
         """``function`` over the first axis of the arguments whose place says 0, as one program.
@@ -262,44 +295,29 @@ class _Plan:
 
         return looped
 
-    @property
-    def local(self) -> bool:
-        """Whether noise belongs to rows. Whole weights must not change from batch to batch."""
-        return self.kind is LocalPass
-
-    def _noise_size(self, batch: Tensor) -> NoiseSize:
-        """What one draw for such a batch consumes; found by a pass, once for every number of rows."""
-        if len(batch) not in self._sizes:
-            kind, outputs = _counting(self.kind)
-            with _evaluating(self.network):
-                self._sizes[len(batch)] = noise_size(self.network, batch, kind)
-            self._activations[len(batch)] = sum(outputs)
-        return self._sizes[len(batch)]
-
-    def _draw_bytes(self, batch: Tensor) -> int:
-        """Of one draw for such a batch: its noise, or what the layers put out, whichever is more.
-
-        Whole weights of a convolution need little noise and put out much.
-        """
-        size = self._noise_size(batch)
-        numbers = max(size.normal + size.logistic + 1, self._activations[len(batch)])
-        return numbers * self.like.element_size()
-
-    def noise(self, rows: list[slice], batches: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks of noise for as many draws at a time as the memory allows: ``(draws, …)``.
-
-        Local noise has an axis more, the batches of the group.
-        """
-        size = self._noise_size(batches[0])
-        chunk = self.memory // (self._draw_bytes(batches[0]) * len(batches))
-        chunk = max(1, min(self.n_draws, chunk))
-        starts = torch.tensor([one.start for one in rows], device=self.like.device) << 32
+    def noise(self, batch: Tensor) -> Iterator[_Blocks]:
+        """Noise for as many draws at a time as the memory allows."""
+        rows, (size, row_size) = len(batch), (self.size, self.row_size)
+        numbers = max(sum(size) + rows * sum(row_size) + 1, rows * self.activations)
+        chunk = max(1, min(self.n_draws, self.memory // (numbers * self.like.element_size())))
+        content = counter.content_keys(batch) if any(row_size) else torch.zeros(rows, dtype=torch.int64)
+        content = content.to(self.like.device)
         for first in range(0, self.n_draws, chunk):
             steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
-            keys = (steps.unsqueeze(1) + starts).flatten() if self.local else steps
-            shape = (len(steps), len(rows)) if self.local else (len(steps),)
-            normal = kernels.normals(self.seeds, _NORMAL, keys, size.normal, self.like.dtype, eager=True)
-            logistic = kernels.logistics(
-                self.seeds, _LOGISTIC, keys, size.logistic, self.like.dtype, eager=True
+            own = (steps.unsqueeze(1) + content).flatten()
+            yield _Blocks(
+                self._numbers(kernels.normals, _NORMAL, steps, size.normal),
+                self._numbers(kernels.logistics, _LOGISTIC, steps, size.logistic),
+                self._numbers(kernels.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
+                self._numbers(kernels.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
             )
-            yield normal.unflatten(0, shape), logistic.unflatten(0, shape)
+
+    def _numbers(
+        self, make: Callable[..., Tensor], stream: int, keys: Tensor, count: int, draws: int | None = None
+    ) -> Tensor:
+        """``(draws, count)`` numbers, or ``(draws, rows, count)`` for the keys of rows."""
+        if count == 0:
+            made = self.like.new_empty(len(keys), 0)
+        else:
+            made = make(self.seeds, stream, keys, count, self.like.dtype, eager=True)
+        return made if draws is None else made.unflatten(0, (draws, -1))

@@ -32,11 +32,19 @@ class NoWeight(AttributeError, TypeError):
 class BayesianLayer(nn.Module):
     """A layer with distributions instead of weights; subclasses say only what the op is.
 
-    Inside an open pass (:mod:`sparsebnn.passes`) the pass decides what is drawn; outside, ``forward``
-    draws as training does (in ``eval()`` mode: through the local reparametrization).
+    Inside an open pass (:mod:`sparsebnn.passes`) the pass decides what is drawn. Outside one, every call is a
+    draw of its own, as in training (in ``eval()`` mode: through the local reparametrization).
+
+    ``sampling="local"`` samples the outputs where the family allows it: low-variance gradients, and noise
+    that is independent from example to example and from position to position. A layer that a forward pass
+    calls more than once draws its weights, so that every call sees the same ones. ``sampling="weights"``
+    always draws them. It costs gradient variance and matters where outputs of several positions are
+    combined: the mean of 100 positions of a weight N(0, 1) has a standard deviation of 1, and of 0.1 with
+    ``"local"``.
     """
 
     z_axis: int
+    sampling: str
     flow_squash: str
 
     def __init__(
@@ -48,10 +56,12 @@ class BayesianLayer(nn.Module):
         bias_prior: Prior | None,
         initial: Initial,
         family_options: Mapping[str, Any] | None,
+        sampling: str,
         dtype: torch.dtype | None,
         device: torch.device | str | None,
     ) -> None:
         super().__init__()
+        self.sampling = check_choice(sampling, ("local", "weights"), "sampling", type(self).__name__)
         kind = family_class(family, type(self).__name__)
         start: Any = initial
         if not isinstance(start, Initial):
@@ -86,6 +96,23 @@ class BayesianLayer(nn.Module):
                 raw_std_start=initial.bias_raw_std,
             )
         self.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
+        self._drawn = self._probe()
+
+    def _probe(self) -> Tensor | None:
+        """A few entries of every parameter, to tell later whether they are still those that were drawn."""
+        taken = [p.detach().flatten()[:: max(1, p.numel() // 8)] for p in self.parameters()]
+        if not taken or any(part.is_meta for part in taken):
+            return None
+        return torch.cat([part.double() for part in taken]).cpu()
+
+    @property
+    def changed(self) -> bool:
+        """Whether parameters have other values than those drawn at the last reset: trained, loaded or set."""
+        now = self._probe()
+        if self._drawn is None or now is None:
+            return False
+        dtype = next(self.parameters()).dtype
+        return not torch.equal(now, self._drawn.to(dtype).double())
 
     def __getattr__(self, name: str) -> Any:
         """``weight`` is refused: code that reads it would bypass the posterior."""
@@ -149,9 +176,9 @@ class BayesianLayer(nn.Module):
         gate = per_output(moments.gate)
         m, v = self.output_moments(x, moments._replace(gate=None), None, None)
         mean, var = gate * m, gate * (v + (1.0 - gate) * m**2)
-        if bias_mean is None or bias_var is None:
-            return mean, var
-        return mean + per_output(bias_mean), var + per_output(bias_var)
+        if bias_mean is not None:
+            mean = mean + per_output(bias_mean)
+        return mean, var if bias_var is None else var + per_output(bias_var)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         opened = active_pass()
@@ -182,6 +209,7 @@ class BayesianLayer(nn.Module):
         self.weights.posterior_mean().copy_(weight)
         if self.biases is not None and bias is not None:
             self.biases.mean.copy_(bias)
+        self._drawn = self._probe()
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew from its start, with torch's generator."""
@@ -190,6 +218,7 @@ class BayesianLayer(nn.Module):
             self.biases.reset_parameters()
         if self._start is not None:
             self.start_from(*self._start)
+        self._drawn = self._probe()
 
 
 class Linear(BayesianLayer):
@@ -215,13 +244,15 @@ class Linear(BayesianLayer):
         bias_prior: Prior | None = None,
         initial: Initial = Initial(),
         family_options: Mapping[str, Any] | None = None,
+        sampling: str = "local",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         self.in_features = check_count(in_features, "in_features", "Linear")
         self.out_features = check_count(out_features, "out_features", "Linear")
         shape = (out_features, in_features)
-        super().__init__(shape, bias, family, prior, bias_prior, initial, family_options, dtype, device)
+        priors = (prior, bias_prior)
+        super().__init__(shape, bias, family, *priors, initial, family_options, sampling, dtype, device)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
@@ -261,6 +292,7 @@ class _Conv(BayesianLayer):
         bias_prior: Prior | None = None,
         initial: Initial = Initial(),
         family_options: Mapping[str, Any] | None = None,
+        sampling: str = "local",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -284,7 +316,8 @@ class _Conv(BayesianLayer):
         else:
             self.padding = self._tuple(padding, "padding", 0)
         shape = (out_channels, in_channels // groups, *self.kernel_size)
-        super().__init__(shape, bias, family, prior, bias_prior, initial, family_options, dtype, device)
+        priors = (prior, bias_prior)
+        super().__init__(shape, bias, family, *priors, initial, family_options, sampling, dtype, device)
 
     def _tuple(self, value: int | Sequence[int], what: str, least: int) -> tuple[int, ...]:
         values = (value,) * self.dims if isinstance(value, int) else tuple(value)

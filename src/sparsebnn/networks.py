@@ -123,56 +123,25 @@ def chain(network: nn.Module) -> list[nn.Module]:
     return [network]
 
 
+@torch.no_grad()
 def initialise(network: nn.Module, seed: int) -> None:
-    """Draw the parameters anew; what is drawn depends on the seed alone.
+    """Draw the parameters of every Bayesian layer; what is drawn depends on the seed alone.
 
-    A module's ``reset_parameters`` draws them; a parameter of a module that has none stays as it is, and so
-    does a module whose every parameter is frozen (``requires_grad_(False)``). In a network converted from
-    pretrained weights the Bayesian layers keep their means and all other modules their weights; modules that
-    ``convert`` was told to keep stay as they are. The state of torch's generator is left as it was.
+    Everything else keeps its values: ordinary modules, buffers, and parameters that are frozen
+    (``requires_grad_(False)``). A layer that was converted from pretrained weights keeps its means. The state
+    of torch's generator is left as it was.
     """
-    pretrained = any(layer.pretrained for _, layer in bayesian_layers(network))
-    still = [network.get_submodule(name) for name in kept(network)]
-    still += [module for module in network.modules() if _frozen(module)]
-    inside = {part for module in still for part in module.modules()}
     # Starts are drawn with torch's own generator, of which there is one for all threads.
     with _GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for module in network.modules():
-            draws = hasattr(module, "reset_parameters") or isinstance(module, nn.MultiheadAttention)
-            if module in inside or not draws:
+        for _, layer in bayesian_layers(network):
+            parameters = list(layer.parameters())
+            if parameters and not any(parameter.requires_grad for parameter in parameters):
                 continue
-            if pretrained and not isinstance(module, BayesianLayer):
-                inside.update(part for part in module.modules() if not isinstance(part, BayesianLayer))
-                continue
-            inside.update(_reset(module))
-
-
-def _frozen(module: nn.Module) -> bool:
-    given = [parameter.requires_grad for parameter in module.parameters()]
-    return bool(given) and not any(given)
-
-
-def _reset(module: nn.Module) -> list[nn.Module]:
-    """Have a module draw its parameters; returns the modules it has drawn for, itself among them.
-
-    One that holds others may draw for itself alone.
-    """
-    if isinstance(module, nn.MultiheadAttention):  # under another name, and not all that it draws when made
-        module.out_proj.reset_parameters()
-        module._reset_parameters()
-        return list(module.modules())
-    others = [part for part in module.modules() if part is not module and hasattr(part, "reset_parameters")]
-    ours = isinstance(module, BayesianLayer)
-    before = {} if ours else {part: [p.detach().clone() for p in part.parameters()] for part in others}
-    module.reset_parameters()  # type: ignore[operator]
-    forgotten = {
-        inner
-        for part, old in before.items()
-        if old and all(torch.equal(a, b) for a, b in zip(old, part.parameters()))
-        for inner in part.modules()
-    }
-    return [part for part in module.modules() if part not in forgotten]
+            frozen = [(p, p.detach().clone()) for p in parameters if not p.requires_grad]
+            layer.reset_parameters()
+            for parameter, value in frozen:
+                parameter.copy_(value)
 
 
 class Density(dict[str, float]):
@@ -195,7 +164,11 @@ def density(network: nn.Module) -> Density:
     1.0
     """
     kept: dict[str, tuple[int, int]] = {}
+    seen: set[nn.Module] = set()
     for name, layer in bayesian_layers(network):
+        if layer.weights in seen:
+            continue  # weights that two layers share are counted once
+        seen.add(layer.weights)
         inclusion: Tensor = layer.weights.inclusion_prob()
         kept[name or type(layer).__name__] = (int((inclusion > 0.5).sum()), inclusion.numel())
     if not kept:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsebnn.checks import invalid
 
-__all__ = ["Noise", "Fresh", "Tape", "Meter", "NoiseSize"]
+__all__ = ["Noise", "Fresh", "Tape", "RowTape", "Meter", "NoiseSize"]
 
 
 class NoiseSize(NamedTuple):
@@ -51,11 +51,46 @@ class Fresh:
 
 
 class Tape:
-    """A prepared block of numbers, read from front to back.
+    """A prepared block of numbers, read from front to back; ``position`` is how far.
 
     >>> tape = Tape(torch.arange(6.0), torch.empty(0))
     >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2,), torch.zeros(1)).tolist()
     ([[0.0, 1.0], [2.0, 3.0]], [4.0, 5.0])
+    """
+
+    def __init__(self, normals: Tensor, logistics: Tensor) -> None:
+        self._normals = normals
+        self._logistics = logistics
+        self.position = (0, 0)
+
+    def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        start, other = self.position
+        stop = start + math.prod(shape)
+        self.position = (stop, other)
+        return self._cut(self._normals, start, stop, shape, "normal")
+
+    def logistic(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        other, start = self.position
+        stop = start + math.prod(shape)
+        self.position = (other, stop)
+        return self._cut(self._logistics, start, stop, shape, "logistic")
+
+    @staticmethod
+    def _cut(block: Tensor, start: int, stop: int, shape: Sequence[int], kind: str) -> Tensor:
+        if stop > block.shape[-1]:
+            advice = "Measure the network with the same batch size: noise_size(network, x)."
+            raise invalid(kind, "Tape", f"at least {stop} numbers long", block.shape[-1], advice)
+        return block[start:stop].reshape(tuple(shape))
+
+
+class RowTape:
+    """A prepared block of numbers for every row, ``(rows, length)``, each read from front to back.
+
+    What is asked for must have one entry per row along its first axis.
+
+    >>> tape = RowTape(torch.arange(6.0).reshape(2, 3), torch.empty(2, 0))
+    >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2, 1), torch.zeros(1)).tolist()
+    ([[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]])
     """
 
     def __init__(self, normals: Tensor, logistics: Tensor) -> None:
@@ -66,28 +101,26 @@ class Tape:
 
     def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
         start = self._normal_at
-        self._normal_at = start + math.prod(shape)
-        return self._cut(self._normals, start, self._normal_at, shape, "normal")
+        self._normal_at = start + math.prod(shape[1:])
+        return self._normals[:, start : self._normal_at].reshape(tuple(shape))
 
     def logistic(self, shape: Sequence[int], like: Tensor) -> Tensor:
         start = self._logistic_at
-        self._logistic_at = start + math.prod(shape)
-        return self._cut(self._logistics, start, self._logistic_at, shape, "logistic")
-
-    @staticmethod
-    def _cut(block: Tensor, start: int, stop: int, shape: Sequence[int], kind: str) -> Tensor:
-        if stop > block.shape[-1]:
-            advice = "Measure the network with the same batch size: noise_size(network, x)."
-            raise invalid(kind, "Tape", f"at least {stop} numbers long", block.shape[-1], advice)
-        return block[start:stop].reshape(tuple(shape))
+        self._logistic_at = start + math.prod(shape[1:])
+        return self._logistics[:, start : self._logistic_at].reshape(tuple(shape))
 
 
 class Meter:
-    """Hands out zeros and counts what was asked for."""
+    """Hands out zeros and counts what was asked for; ``leading`` are the sizes of the first axis."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting from 0."""
         self._normal = 0
         self._logistic = 0
+        self.leading: set[int] = set()
 
     @property
     def size(self) -> NoiseSize:
@@ -95,8 +128,10 @@ class Meter:
 
     def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
         self._normal += math.prod(shape)
+        self.leading.add(shape[0] if len(shape) else 1)
         return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
 
     def logistic(self, shape: Sequence[int], like: Tensor) -> Tensor:
         self._logistic += math.prod(shape)
+        self.leading.add(shape[0] if len(shape) else 1)
         return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)

@@ -8,6 +8,7 @@ inside the function that ``torch.func.vmap`` maps.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.families import Family, Gaussian, Moments
-from sparsebnn.noise import Fresh, Meter, Noise, NoiseSize
+from sparsebnn.noise import Fresh, Meter, Noise, NoiseSize, Tape
 
 __all__ = [
+    "CalledAgain",
     "ClosedPass",
     "Pass",
     "PosteriorPass",
@@ -27,7 +29,9 @@ __all__ = [
     "active_pass",
     "collect_kl",
     "forward_with_kl",
+    "measure",
     "noise_size",
+    "run_pass",
 ]
 
 _local = threading.local()
@@ -38,6 +42,7 @@ class BayesianModule(Protocol):
 
     weights: Family
     biases: Gaussian | None
+    sampling: str
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
 
@@ -52,22 +57,43 @@ def active_pass() -> Pass | None:
 
 
 class Realised(NamedTuple):
-    """A layer's weights for the length of a pass: their moments, or drawn values."""
+    """A tensor of weights for the length of a pass: its moments or its drawn values, and its KL."""
 
     moments: Moments | None
     weight: Tensor | None
-    bias_mean: Tensor | None
-    bias_var: Tensor | None
-    kl: Tensor | None
+    kl: Tensor | None = None
+
+
+class CalledAgain(RuntimeError):
+    """A layer was called twice in one pass although its weights had not been drawn."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(
+            "A Bayesian layer is called more than once in one forward pass, so its weights must be drawn, "
+            "and this pass did not know it in time. Call forward_with_kl(module, x), train or predict, "
+            "which find out by themselves, or create the layer with sampling='weights'."
+        )
+        self.family = family
 
 
 class Pass:
-    """Base of all passes. A layer met twice keeps the weights of its first call."""
+    """Base of all passes: one draw of every distribution that its layers share.
 
-    def __init__(self, noise: Noise | None = None) -> None:
+    A family that several calls use (a layer called twice, or ``b.weights = a.weights``) has one draw and one
+    KL. Its weights must then be drawn whole: noise per output would give every call other weights. Whether
+    that is so is known after the network has run once (:func:`noise_size`), and kept as ``family.reused``.
+
+    ``noise`` is for what all rows share, ``row_noise`` (by default the same) for the outputs of single rows.
+    """
+
+    def __init__(self, noise: Noise | None = None, row_noise: Noise | None = None) -> None:
         self.noise: Noise = Fresh() if noise is None else noise
-        self._met: list[tuple[BayesianModule, Realised]] = []
+        self.row_noise: Noise = self.noise if row_noise is None else row_noise
+        self.layers: list[BayesianModule] = []
+        self._realised: list[tuple[Family, Realised]] = []
         self._outer: Pass | None = None
+        # While a network is measured, reuse is recorded instead of refused.
+        self.reused: list[Family] | None = None
 
     def __enter__(self) -> Pass:
         self._outer = active_pass()
@@ -77,35 +103,60 @@ class Pass:
     def __exit__(self, *error: Any) -> None:
         _local.active = self._outer
 
-    def realise(self, layer: BayesianModule, batch: int) -> Realised:
-        """The weights of ``layer`` for this pass."""
+    def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
+        """The weights and biases of ``layer`` for this pass."""
         raise NotImplementedError
+
+    def once(self, family: Family, make: Callable[[], Realised]) -> Realised:
+        """What ``make`` gives for a family, made at its first call in this pass and kept."""
+        for met, realised in self._realised:
+            if met is family:
+                if realised.moments is not None:
+                    self._called_again(family)
+                return realised
+        realised = make()
+        self._realised.append((family, realised))
+        return realised
+
+    def _called_again(self, family: Family) -> None:
+        if self.reused is None:
+            raise CalledAgain(family)
+        self.reused.append(family)
 
     def output(self, layer: BayesianModule, x: Tensor) -> Tensor:
         """The output of ``layer`` in this pass."""
-        realised = None
-        for met, earlier in self._met:
-            if met is layer:
-                realised = earlier
-        if realised is None:
-            realised = self.realise(layer, x.shape[0])
-            self._met.append((layer, realised))
-        if realised.moments is None:
-            assert realised.weight is not None
-            return layer.op(x, realised.weight, realised.bias_mean)
-        mean, var = layer.output_moments(x, realised.moments, realised.bias_mean, realised.bias_var)
+        if all(met is not layer for met in self.layers):
+            self.layers.append(layer)
+        weights, biases = self.realise(layer, x.shape[0])
+        bias_mean, bias_var = None, None
+        if biases is not None and biases.weight is not None:
+            bias_mean = biases.weight
+        elif biases is not None and biases.moments is not None:
+            bias_mean, bias_var = biases.moments.mean, biases.moments.var
+        if weights.moments is None:
+            assert weights.weight is not None
+            return layer.op(x, weights.weight, bias_mean)
+        mean, var = layer.output_moments(x, weights.moments, bias_mean, bias_var)
         # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
         std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
-        return mean + std * self.noise.normal(mean.shape, mean)
+        return mean + std * self.row_noise.normal(mean.shape, mean)
 
     def kl_by_layer(self) -> list[tuple[BayesianModule, Tensor]]:
-        """Each layer met, once, with its KL in nats."""
-        return [(layer, realised.kl) for layer, realised in self._met if realised.kl is not None]
+        """Each layer called, with its KL in nats; a family that two layers share counts for the first."""
+        kls = {id(family): realised.kl for family, realised in self._realised}
+        found = []
+        for layer in self.layers:
+            own = (layer.weights,) if layer.biases is None else (layer.weights, layer.biases)
+            terms = [kls.pop(id(family), None) for family in own]
+            present = [term for term in terms if term is not None]
+            if present:
+                found.append((layer, present[0] if len(present) == 1 else present[0] + present[1]))
+        return found
 
     def kl(self) -> Tensor:
-        """The sum of the KL of all layers met."""
+        """The sum of the KL of all layers called, each distribution once."""
         terms = [kl for _, kl in self.kl_by_layer()]
-        if self._met and not terms:
+        if self.layers and not terms:
             raise RuntimeError(
                 f"A {type(self).__name__} gathers no KL. Open a PosteriorPass (collect_kl) instead."
             )
@@ -120,47 +171,82 @@ class Pass:
         return total
 
 
+def _draws(layer: BayesianModule) -> bool:
+    """Whether a layer that could sample its outputs must draw its weights instead."""
+    return layer.sampling == "weights" or layer.weights.reused
+
+
 class PosteriorPass(Pass):
     """A training pass: every family draws as it trains, and its KL is kept."""
 
-    def realise(self, layer: BayesianModule, batch: int) -> Realised:
-        weights, biases = layer.weights, layer.biases
-        sample = weights.sample(self.noise, batch)
+    def __enter__(self) -> PosteriorPass:
+        super().__enter__()
+        return self
+
+    def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
+        def of_weights() -> Realised:
+            drawn = _draws(layer)
+            return Realised(
+                *(family.sample_weights(self.noise) if drawn else family.sample(self.noise, batch))
+            )
+
+        family, biases = layer.weights, layer.biases
+        weights = self.once(family, of_weights)
         if biases is None:
-            return Realised(sample.moments, sample.weight, None, None, sample.kl)
-        if sample.weight is not None:
-            bias = biases.sample_drawn(self.noise)
-            return Realised(None, sample.weight, bias.weight, None, sample.kl + bias.kl)
-        bias = biases.sample(self.noise)
-        assert bias.moments is not None
-        return Realised(sample.moments, None, bias.moments.mean, bias.moments.var, sample.kl + bias.kl)
+            return weights, None
+
+        def of_biases() -> Realised:
+            drawn = weights.weight is not None or biases.reused
+            return Realised(*(biases.sample_weights(self.noise) if drawn else biases.sample(self.noise)))
+
+        return weights, self.once(biases, of_biases)
 
 
 class LocalPass(Pass):
-    """Full model averaging through the local reparametrization: noise per example and unit."""
+    """Full model averaging through the local reparametrization: noise per example and unit.
 
-    def realise(self, layer: BayesianModule, batch: int) -> Realised:
-        moments = layer.weights.local(self.noise, batch)
-        if layer.biases is None:
-            return Realised(moments, None, None, None, None)
-        bias = layer.biases.moments()
-        return Realised(moments, None, bias.mean, bias.var, None)
+    Weights that several calls share are drawn whole.
+    """
+
+    def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
+        def of_weights() -> Realised:
+            if _draws(layer):
+                return Realised(None, family.draw(self.noise))
+            return Realised(family.local(self.row_noise if family.per_example else self.noise, batch), None)
+
+        family, biases = layer.weights, layer.biases
+        weights = self.once(family, of_weights)
+        if biases is None:
+            return weights, None
+
+        def of_biases() -> Realised:
+            if weights.weight is not None or biases.reused:
+                return Realised(None, biases.draw(self.noise))
+            return Realised(biases.moments(), None)
+
+        return weights, self.once(biases, of_biases)
 
 
 class WeightPass(Pass):
     """Full model averaging with whole weight tensors drawn, the same for all examples."""
 
-    def realise(self, layer: BayesianModule, batch: int) -> Realised:
-        bias = None if layer.biases is None else layer.biases.draw(self.noise)
-        return Realised(None, layer.weights.draw(self.noise), bias, None, None)
+    def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
+        biases = layer.biases
+        bias = None
+        if biases is not None:
+            bias = self.once(biases, lambda: Realised(None, biases.draw(self.noise)))
+        return self.once(layer.weights, lambda: Realised(None, layer.weights.draw(self.noise))), bias
 
 
 class MedianPass(Pass):
     """The median probability model: weights with inclusion above one half, drawn; the others 0."""
 
-    def realise(self, layer: BayesianModule, batch: int) -> Realised:
-        bias = None if layer.biases is None else layer.biases.draw(self.noise)
-        return Realised(None, layer.weights.median_draw(self.noise), bias, None, None)
+    def realise(self, layer: BayesianModule, batch: int) -> tuple[Realised, Realised | None]:
+        biases = layer.biases
+        bias = None
+        if biases is not None:
+            bias = self.once(biases, lambda: Realised(None, biases.draw(self.noise)))
+        return self.once(layer.weights, lambda: Realised(None, layer.weights.median_draw(self.noise))), bias
 
 
 class ClosedPass(Pass):
@@ -185,21 +271,55 @@ def collect_kl(noise: Noise | None = None) -> PosteriorPass:
     return PosteriorPass(noise)
 
 
+def run_pass(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, PosteriorPass]:
+    """A module's output and the training pass that it was computed in.
+
+    The first call with a module that calls one of its layers more than once runs its forward again.
+    """
+    start = noise.position if isinstance(noise, Tape) else None
+    while True:
+        try:
+            with collect_kl(noise) as opened:
+                return module(x), opened
+        except CalledAgain as error:
+            error.family.reused = True
+            if isinstance(noise, Tape) and start is not None:
+                noise.position = start
+
+
 def forward_with_kl(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
     """``(module(x), KL in nats)`` from one draw of the weights."""
-    with collect_kl(noise) as opened:
-        y = module(x)
+    y, opened = run_pass(module, x, noise)
     return y, opened.kl()
 
 
 def noise_size(module: nn.Module, x: Tensor, kind: type[Pass] = PosteriorPass) -> NoiseSize:
     """How much noise one pass of that kind over a batch like ``x`` consumes.
 
+    It also finds the families that several calls share, whose weights must be drawn.
+
     >>> import sparsebnn
     >>> noise_size(sparsebnn.mlp([4, 8, 3]), torch.zeros(5, 4))
     NoiseSize(normal=55, logistic=0)
     """
     meter = Meter()
-    with torch.no_grad(), kind(meter):
-        module(x)
+    measure(module, x, kind, meter)
     return meter.size
+
+
+@torch.no_grad()
+def measure(
+    module: nn.Module, x: Tensor, kind: type[Pass], meter: Meter, row_meter: Meter | None = None
+) -> None:
+    """Run a network once with a noise that counts; a second time if that shows families that are shared."""
+    while True:
+        for each in (meter, row_meter):
+            if each is not None:
+                each.reset()
+        with kind(meter, row_meter) as opened:
+            opened.reused = []
+            module(x)
+        if not opened.reused:
+            return
+        for family in opened.reused:
+            family.reused = True

@@ -95,6 +95,11 @@ def _check(network: nn.Module) -> list[nn.Module]:
     if not any(isinstance(module, BayesianLayer) for module in modules):
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", _OWNER, "a module with Bayesian layers", type(network).__name__, advice)
+    families = [module.weights for module in modules if isinstance(module, BayesianLayer)]
+    if len(set(families)) < len(families):
+        expected = "a chain whose layers have independent weights"
+        advice = "The inclusions of weights that are used twice are not independent."
+        raise invalid("network", _OWNER, expected, "one that uses the same weights twice", advice)
     return modules
 
 

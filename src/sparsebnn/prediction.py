@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn import counter
-from sparsebnn.checks import invalid
+from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.drawing import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.metrics import entropy
@@ -103,8 +103,9 @@ def predict(
     >>> predict(network, torch.randn(5, 4), Categorical(3), n_draws=10).probs.sum(-1).round(decimals=4)
     tensor([1., 1., 1., 1., 1.])
     """
+    x = check_tensor(x, "x", "predict")
     pieces = draw_outputs(network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size)
-    return _joined([_summary(rows, outputs, likelihood, seed) for rows, outputs in pieces], n_draws)
+    return _joined([_summary(x[rows], outputs, likelihood, seed) for rows, outputs in pieces], n_draws)
 
 
 def predict_all(
@@ -128,9 +129,10 @@ def predict_all(
         raise invalid("likelihoods", "predict_all", f"one for all or one each ({count})", len(forms))
     options: dict[str, Any] = {"model": model, "draws": draws, "seed": seed, "batch_size": batch_size}
     found: list[list[tuple[Tensor, ...]]] = [[] for _ in forms]
+    x = check_tensor(x, "x", "predict_all")
     for rows, outputs in draw_outputs_of_all(networks, x, n_draws, **options):
         for summaries, each, form in zip(found, outputs, forms):
-            summaries.append(_summary(rows, each, form, seed))
+            summaries.append(_summary(x[rows], each, form, seed))
     return [_joined(summaries, n_draws) for summaries in found]
 
 
@@ -146,8 +148,8 @@ def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
 
 
 @torch.no_grad()
-def _summary(rows: slice, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
-    """What a prediction keeps of the draws ``(draws, rows, …)`` for some rows: three or four tensors."""
+def _summary(x: Tensor, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
+    """What a prediction keeps of the draws ``(draws, rows, …)`` for the rows ``x``: three or four tensors."""
     known = isinstance(likelihood, Categorical | Bernoulli | Gaussian)
     wanted = likelihood.n_outputs(outputs) if known else outputs.shape[-1]
     if outputs.shape[-1] != wanted:
@@ -162,10 +164,12 @@ def _summary(rows: slice, outputs: Tensor, likelihood: Likelihood, seed: int) ->
         return each.mean(0), entropy(each).mean(0), outputs.mean(0)
     mean, std = likelihood.mean_and_std(outputs)
     between = mean.var(0, correction=0)
-    keys = counter.seed_tensor([seed], outputs.device)
-    noise = counter.normals(keys, _TARGET, rows.start, mean.numel(), mean.dtype)
+    keys, content = counter.seed_tensor([seed], outputs.device), counter.content_keys(x.to(outputs.device))
+    # Each row's noise depends on its own values alone, as that of its outputs does.
+    each = counter.normals(keys, _TARGET, content, mean[:, 0].numel(), mean.dtype)
+    noise = each.unflatten(1, (len(mean), -1)).movedim(1, 0)
     total = (between + (std**2).mean(0)).sqrt()
-    return mean.mean(0), total, between.sqrt(), mean + std * noise.reshape(mean.shape)
+    return mean.mean(0), total, between.sqrt(), mean + std * noise
 
 
 def _joined(summaries: list[tuple[Tensor, ...]], n_draws: int) -> ClassPrediction | RealPrediction:

@@ -26,6 +26,7 @@ from sparsebnn.experiments import (
 from sparsebnn.experiments.cells import Job
 from sparsebnn.experiments.paper import LBBNN_LOGITS, cell
 from sparsebnn.initial import Uniform
+from sparsebnn.locking import locked
 
 MEASURES = {
     f"{name}_{model}" for name in ("accuracy", "nll", "ece", "brier") for model in ("average", "median")
@@ -299,7 +300,7 @@ def test_without_safetensors_the_results_are_still_written(tmp_path, monkeypatch
 def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path, capsys):
     given = parsed(words(tmp_path))
     job = cell_command.jobs("fc", given)[0]
-    with cells.locked(tmp_path / "runs" / "table1" / f".digits-lrt.0-1.{job.key()}.lock"):
+    with locked(tmp_path / "runs" / "table1" / f".digits-lrt.0-1.{job.key()}.lock"):
         table1.main(words(tmp_path))
     assert capsys.readouterr().out == "[1/1] digits-lrt: another process is at it\n"
     assert not list(tmp_path.glob("results/*/*.json"))
@@ -310,7 +311,7 @@ def test_training_waits_for_its_turn_and_compiling_does_not(tmp_path, monkeypatc
     path, seen = tmp_path / "gpu.lock", []
 
     def look(where):
-        with cells.locked(path, wait=False) as free:
+        with locked(path, wait=False) as free:
             seen.append((where, free))
 
     from sparsebnn.training.engine import Engine

@@ -1,14 +1,18 @@
 """callbacks.py: hooks in order with the right values; the line, the log."""
 
+import dataclasses
+import errno
 import io
 import json
 import math
 import re
 import sys
+import types
+from typing import ClassVar
 
 import pytest
 
-from sparsebnn.training import Callback, Epoch, JsonLog, Progress, Stopped
+from sparsebnn.training import Callback, Epoch, JsonLog, Progress, Stopped, writes
 from sparsebnn.training.callbacks import _clock, _spread
 from training.runs import SHORT, fit, make_data, make_network
 
@@ -218,3 +222,122 @@ def test_tensorboard_says_what_it_needs(monkeypatch):
     with pytest.raises(ImportError) as error:
         TensorBoard("runs")
     assert str(error.value) == "The TensorBoard callback needs 'tensorboard': pip install tensorboard"
+
+
+# --- writes that fail -------------------------------------------------------------------------------
+
+
+class Limit(Callback):
+    """Lets files grow by ``room`` bytes only, in the epochs given: a write then ends in the middle."""
+
+    def __init__(self, path, epochs, room=40):
+        self.resource = pytest.importorskip("resource")
+        self.path, self.epochs, self.room = path, epochs, room
+        self.before = self.resource.getrlimit(self.resource.RLIMIT_FSIZE)
+
+    def on_epoch_end(self, run, epoch):
+        self.lift()
+        if epoch.epoch in self.epochs:
+            size = self.path.stat().st_size + self.room
+            self.resource.setrlimit(self.resource.RLIMIT_FSIZE, (size, self.before[1]))
+
+    def lift(self):
+        self.resource.setrlimit(self.resource.RLIMIT_FSIZE, self.before)
+
+
+@pytest.mark.parametrize("epochs", [[1], [1, 2], [3]])
+def test_a_log_that_cannot_be_written_does_not_end_training(tmp_path, caplog, epochs):
+    """Its lines are whole; those that failed are written with the next ones, if there are any."""
+    path, settings = tmp_path / "log.jsonl", dataclasses.replace(SHORT, epochs=4)
+    limit = Limit(path, epochs)
+    try:
+        run = fit(make_network(), make_data(), settings, callbacks=[limit, JsonLog(path)])
+    finally:
+        limit.lift()
+    assert run.epoch == 4
+    lines = [strict(line) for line in path.read_text().splitlines()]
+    wanted = ["start", "epoch", "epoch", "epoch", "epoch", "end"]
+    # The last epoch's limit is still there when the end is logged.
+    assert [line["event"] for line in lines] == (wanted[:4] if epochs == [3] else wanted)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert (
+        warning
+        == f"The log {path} could not be written (File too large). Training continues and tries again."
+    )
+
+
+def test_a_log_goes_on_after_half_a_line(tmp_path):
+    """Which a run that was killed while it wrote may leave."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"event": "epoch", "lo')
+    fit(make_network(), make_data(), SHORT, callbacks=[JsonLog(path)])
+    first, *others = path.read_text().splitlines()
+    assert first == '{"event": "epoch", "lo'
+    assert [strict(line)["event"] for line in others] == ["start", "epoch", "epoch", "epoch", "end"]
+
+
+def test_a_log_in_a_place_that_is_none(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    run = fit(make_network(), make_data(), SHORT, callbacks=[JsonLog(tmp_path / "file" / "log.jsonl")])
+    assert run.epoch == 3
+    assert len(caplog.records) == 1
+
+
+class Writer:
+    """TensorBoard's: one that has failed once raises for good."""
+
+    made: ClassVar[list] = []
+    fails_at = 5
+
+    def __init__(self, folder):
+        self.values, self.closed, self.broken = [], False, False
+        self.made.append(self)
+
+    def add_scalar(self, name, value, step):
+        if self.broken or (len(self.made) == 1 and len(self.values) == self.fails_at):
+            self.broken = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.values.append((name, step))
+
+    def close(self):
+        self.closed = True
+        if self.fails_at == 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("fails_at", [5, 12])
+def test_tensorboard_on_a_full_disk_does_not_end_training(monkeypatch, caplog, fails_at):
+    """In an epoch, or when it is closed; the next epoch goes into another file."""
+    from sparsebnn.training import TensorBoard
+
+    monkeypatch.setattr(Writer, "made", [])
+    monkeypatch.setattr(Writer, "fails_at", fails_at)
+    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    run = fit(make_network(), make_data(), SHORT, callbacks=[TensorBoard("runs")])
+    assert run.epoch == 3
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("The TensorBoard log could not be written (No space left on device). Training")
+    if fails_at == 5:
+        first, second = Writer.made
+        assert len(first.values) == 5
+        assert [step for _, step in second.values] == [2] * 4
+        assert second.closed
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "Broken pipe"), ValueError("closed file")])
+def test_a_terminal_that_is_gone_does_not_end_training(error, caplog):
+    class Gone(Terminal):
+        calls = 0
+
+        def write(self, text):
+            self.calls += 1
+            raise error
+
+    stream = Gone()
+    run = fit(make_network(), make_data(), SHORT, callbacks=[Progress(stream)])
+    assert run.epoch == 3
+    assert stream.calls == 1
+    assert "The progress line could not be written (" in caplog.text

@@ -199,7 +199,7 @@ def test_when_the_disk_is_full_the_previous_one_stays(written, monkeypatch, fail
             checkpoint.write(written, {"a": torch.zeros(2, 3)}, {})
     assert str(error.value) == (
         f"The checkpoint {written} could not be written (No space left on device); "
-        "the previous checkpoint is intact. Free space or choose another folder, then resume."
+        "the previous checkpoint is intact. Free disk space, or check the folder's permissions."
     )
     assert torch.equal(checkpoint.read(written)[0]["a"], TENSORS["a"])
     assert os.listdir(written.parent) == [written.name]
@@ -214,7 +214,7 @@ def test_when_the_disk_is_full_from_the_start(path, monkeypatch):
         checkpoint.write(path, TENSORS, HEADER)
     assert str(error.value) == (
         f"The checkpoint {path} could not be written (No space left on device). "
-        "Free space or choose another folder, then resume."
+        "Free disk space, or check the folder's permissions."
     )
     assert os.listdir(path.parent) == []
 

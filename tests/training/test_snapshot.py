@@ -1,6 +1,8 @@
 """The posterior before the refit: the same as if training had ended there."""
 
 import dataclasses
+import errno
+import os
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from sparsebnn.training import (
     CutAtRefit,
     PhasedSettings,
     Settings,
+    checkpoint,
 )
 from training.runs import fit, make_data, make_network
 
@@ -80,6 +83,32 @@ def test_a_resumed_run_that_has_not_kept_it_says_so(tmp_path, caplog):
     for ask in (lambda: late.networks, lambda: late.network(0)):
         with pytest.raises(RuntimeError, match=r"was not kept\. Give BeforeRefit\(path\)"):
             ask()
+
+
+def test_the_posterior_of_another_run_does_not_stand_in_when_the_write_fails(tmp_path, caplog, monkeypatch):
+    """The write is tried again; while it fails the file of an earlier run is not taken for this one's."""
+    path, seen = tmp_path / "before", []
+    fit(make_network(), make_data(seed=1), SETTINGS, callbacks=[BeforeRefit(path)])
+
+    class Look(Callback):
+        def on_epoch_end(self, run, epoch):
+            seen.append(path.exists())
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = BeforeRefit(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        patch.setattr(kept, "on_train_end", lambda run: None)
+        fit(make_network(), make_data(), SETTINGS, callbacks=[kept, Look()])
+    assert seen == [True, True, False, False, False, False]
+    assert "The posterior before the refit is kept in memory only" in caplog.text
+    BeforeRefit.on_train_end(kept, kept._run)
+    stored, header = checkpoint.read(path)
+    assert header == {"epoch": 3, "seeds": [0]}
+    values = {f"network.{name}": value for name, value in kept.network(0).state_dict().items()}
+    assert all(torch.equal(stored[name][0], values[name]) for name in stored)
 
 
 @pytest.mark.parametrize("other", [{"replicates": [7, 8]}, {"replicates": 3}, {"name": "c"}])

@@ -66,6 +66,9 @@ class Point(Family):
         return self.draw(noise)
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
+        return self.sample_weights(noise)
+
+    def sample_weights(self, noise: Noise) -> Sample:
         return Sample(None, self.draw(noise), self.kl(noise))
 
 
@@ -92,10 +95,11 @@ class Deterministic(BayesianLayer):
             raise invalid("module", "Deterministic", "of plain layers", f"Bayesian ones at {inside}", advice)
         if next(module.parameters(), None) is None:
             raise invalid("module", "Deterministic", "a module with parameters", type(module).__name__)
-        self.family = "point"
-        self._start = None
+        self.family, self.sampling = "point", "weights"
+        self._start, self._drawn = None, None
         self.weights: Family = Point(module, prior_std)
         self.biases = None
+        self._drawn = self._probe()
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self.weights.module(x)  # type: ignore[operator]

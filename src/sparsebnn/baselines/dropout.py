@@ -47,8 +47,9 @@ class Dropout(nn.Module):
         opened = active_pass()
         if isinstance(opened, MedianPass) or (opened is None and not self.training):
             return x
-        noise: Noise = Fresh() if opened is None else opened.noise
-        shape = x.shape[1:] if isinstance(opened, WeightPass) else x.shape
+        whole = isinstance(opened, WeightPass)
+        noise: Noise = Fresh() if opened is None else opened.noise if whole else opened.row_noise
+        shape = x.shape[1:] if whole else x.shape
         keep = self.keep_prob.to(x.dtype)
         # P(logistic < logit p) = p; at rate 0 the logit is infinite and every unit stays.
         mask = (noise.logistic(shape, x) < torch.logit(keep)).to(x.dtype)

@@ -8,14 +8,13 @@ never replaced without being asked to. A replicate that stopped has no row: ``st
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.experiments.paper import Cell
@@ -29,7 +28,6 @@ __all__ = [
     "finished",
     "forget",
     "held",
-    "locked",
     "merged",
     "others",
     "read_results",
@@ -114,27 +112,6 @@ def seed_label(seeds: Sequence[int]) -> str:
         else:
             runs.append([seed])
     return "_".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-@contextlib.contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; without ``wait``, say whether it could be had. It goes with the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        got = _lock(file, wait)
-        yield got
-
-
-def _lock(file: TextIO, wait: bool) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: there one process runs at a time
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _read(path: Path) -> Result | None:

@@ -32,6 +32,7 @@ from sparsebnn.experiments.paper import Cell, cell
 from sparsebnn.experiments.watching import Trace, Turn, history
 from sparsebnn.initial import Uniform
 from sparsebnn.likelihoods import Categorical
+from sparsebnn.locking import locked
 from sparsebnn.training import Callback, Interrupted, Run, train
 from sparsebnn.training.schedules import Steps
 from sparsebnn.training.settings import Settings
@@ -98,7 +99,7 @@ class Runner:
         failed = 0
         for number, job in enumerate(self.todo):
             claim = self.runs / f".{job.stem}.{cells.seed_label(self.seeds)}.{job.key()}.lock"
-            with cells.locked(claim, wait=False) as mine:
+            with locked(claim, wait=False) as mine:
                 if not mine:
                     print(f"[{number + 1}/{len(self.todo)}] {job.stem}: another process is at it", flush=True)
                     continue
@@ -149,7 +150,7 @@ class Runner:
             print(f"{place} {job.stem}: {self._short(job)}", flush=True)
 
     def _absorb(self, job: Job) -> None:
-        with cells.locked(self.runs / f".{job.stem}.merge.lock"):
+        with locked(self.runs / f".{job.stem}.merge.lock"):
             cells.absorb(self.results, job, self.whole if self.partial else self.seeds)
 
     def prepare(self) -> None:
@@ -170,7 +171,7 @@ class Runner:
     def merge(self) -> None:
         """Only put parts together that are there."""
         for job in self.todo:
-            with cells.locked(self.runs / f".{job.stem}.merge.lock"):
+            with locked(self.runs / f".{job.stem}.merge.lock"):
                 path = cells.absorb(self.results, job, self.whole)
             print(f"{job.stem}: {'whole' if path else 'parts are missing'}")
 

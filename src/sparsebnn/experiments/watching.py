@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from sparsebnn import data as datasets
-from sparsebnn.experiments import cells, evaluation, provenance
+from sparsebnn.experiments import evaluation, provenance
 from sparsebnn.experiments.cells import Job
 from sparsebnn.initial import Uniform
+from sparsebnn.locking import locked
 from sparsebnn.training import Callback, Epoch, Run
 
 __all__ = ["Starts", "Trace", "Turn", "history"]
@@ -45,7 +46,7 @@ class Turn(Callback):
 
     def on_compiled(self, run: Run) -> None:
         if self.path is not None and not self._mine:
-            self._held.enter_context(cells.locked(self.path))
+            self._held.enter_context(locked(self.path))
             self._mine = True
 
     def on_train_start(self, run: Run) -> None:

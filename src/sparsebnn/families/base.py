@@ -66,14 +66,17 @@ class Family(nn.Module):
     ``median_draw(…)``   a draw in which weights with inclusion ≤ 0.5 are 0 and others there
     ``kl(noise)``        divergence from the prior, or an estimate of a bound on it
     ``sample(noise)``    what a training step uses: moments or weights, and the KL of that draw
+    ``sample_weights``   the same with the weights drawn, for layers that are called more than once
     ===================  ==============================================================
 
     ``draws_weights`` says which of the two a training step gets; ``exact_kl`` whether ``kl`` is the
-    divergence itself or a one-draw estimate.
+    divergence itself or a one-draw estimate. ``reused`` is set when a network is found to use the family in
+    more than one call of a forward pass.
     """
 
     name: str
     draws_weights = False
+    reused = False
     priors: tuple[type[Prior], ...] = ()
 
     def __init__(self, shape: Sequence[int], initial: Initial) -> None:
@@ -96,6 +99,11 @@ class Family(nn.Module):
     def exact_kl(self) -> bool:
         """Whether ``kl`` is the divergence itself: so it is where the prior needs no drawn weights."""
         return isinstance(self.prior, Prior) and not self.prior.drawn
+
+    @property
+    def per_example(self) -> bool:
+        """Whether ``local`` draws something for every example."""
+        return False
 
     def reset_parameters(self) -> None:
         raise NotImplementedError
@@ -125,6 +133,14 @@ class Family(nn.Module):
         raise NotImplementedError
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
+        raise NotImplementedError
+
+    def sample_weights(self, noise: Noise) -> Sample:
+        """As :meth:`sample`, with the weights drawn: gradients reach every parameter.
+
+        A draw has the mean and variance of the weights, and every sum over them the distribution that the
+        local reparametrization gives it.
+        """
         raise NotImplementedError
 
 

@@ -79,3 +79,6 @@ class Concrete(SpikeSlab):
         structure_entropy = 0.6931471805599453 - bernoulli_kl(self.inclusion_logit, inclusion, half)
         entropy = (structure_entropy + inclusion * gaussian_entropy(std)).sum()
         return Sample(None, relaxed * weight, -entropy - self.prior.log_prob(weight, relaxed))
+
+    def sample_weights(self, noise: Noise) -> Sample:
+        return self.sample(noise)

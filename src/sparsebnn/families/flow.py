@@ -110,6 +110,10 @@ class FlowFamily(Family):
         self.reset_parameters()
 
     @property
+    def per_example(self) -> bool:
+        return self.z_per == "example"
+
+    @property
     def exact_kl(self) -> bool:
         """Never: what is returned is a one-draw estimate of a bound."""
         return False
@@ -187,6 +191,21 @@ class FlowFamily(Family):
             moments, kl = self.conditional.moments_and_kl(self.scale(z))
         log_r = self.log_auxiliary(z, self._auxiliary_sum(moments, z, noise))
         return Sample(moments, None, kl + (log_q - log_r).mean())
+
+    def sample_weights(self, noise: Noise) -> Sample:
+        """As :meth:`sample`; the draw of the weights is given the same z."""
+        self._check_shared_z()
+        z, log_q = self.draw_z(noise)
+        scale = self.scale(z)
+        moments, kl = self.conditional.moments_and_kl(scale)
+        log_r = self.log_auxiliary(z, self._auxiliary_sum(moments, z, noise))
+        return Sample(None, self.conditional.draw_matched(noise, scale), kl + log_q - log_r)
+
+    def _check_shared_z(self) -> None:
+        if self.per_example:
+            owner, advice = f"the {self.name!r} family", "Weights that several calls share have one z."
+            expected = "'batch' in a layer that draws its weights or is called more than once"
+            raise invalid("z_per", owner, expected, repr(self.z_per), advice)
 
     def kl(self, noise: Noise) -> Tensor:
         """One-draw estimate of the bound on the KL (with ``"moments"``: of its approximation)."""

@@ -74,6 +74,10 @@ class Gaussian(Family):
         mean = self.mean if scale is None else self.mean * scale
         return mean + self.std * noise.normal(self.shape, self.mean)
 
+    def draw_matched(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
+        """A draw with the moments of the weights; here the same as :meth:`draw`."""
+        return self.draw(noise, scale)
+
     def draw_for_gradient(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
         """A draw through which gradients reach every parameter; here the same as :meth:`draw`."""
         return self.draw(noise, scale)
@@ -98,16 +102,15 @@ class Gaussian(Family):
         """The divergence; with a Gamma precision prior an unbiased one-draw estimate of it."""
         if isinstance(self.prior, GaussianPrior):
             return self.closed_form_kl()
-        return self.sample_drawn(noise).kl
+        return self.sample_weights(noise).kl
 
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
         if not isinstance(self.prior, GaussianPrior):
-            return self.sample_drawn(noise)
+            return self.sample_weights(noise)
         moments, kl = self.moments_and_kl()
         return Sample(moments, None, kl)
 
-    def sample_drawn(self, noise: Noise) -> Sample:
-        """As :meth:`sample`, with the weights themselves drawn."""
+    def sample_weights(self, noise: Noise) -> Sample:
         weight = self.draw(noise)
         if isinstance(self.prior, GaussianPrior):
             return Sample(None, weight, self.closed_form_kl())

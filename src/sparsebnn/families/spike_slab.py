@@ -133,6 +133,23 @@ class SpikeSlab(Family):
         hard = (noisy > 0).to(relaxed.dtype)
         return self._slab(noise, scale) * (hard + (relaxed - relaxed.detach()))
 
+    def draw_matched(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
+        r"""A Gaussian draw with the mean and variance of the weights, inclusions averaged over.
+
+        .. math::
+            w_{ij} = \tilde\alpha\tilde\mu + \sqrt{\tilde\alpha}\,\tilde\sigma\,\varepsilon_{ij}
+            + \sqrt{\tilde\alpha(1-\tilde\alpha)}\,\tilde\mu\,\xi_g
+
+        with one :math:`\xi_g` for every group that shares an inclusion. A sum over the weights then has the
+        distribution that the local reparametrization assumes, and gradients reach the inclusions.
+        """
+        inclusion, exclusion = self.group_prob(), torch.sigmoid(-self.inclusion_logit)
+        mean = self.mean if scale is None else self.mean * scale
+        tiny = torch.finfo(mean.dtype).tiny ** 0.75
+        within = inclusion.clamp_min(tiny).sqrt() * self.std * noise.normal(self.shape, mean)
+        between = (inclusion * exclusion).clamp_min(tiny).sqrt() * mean
+        return inclusion * mean + within + between * noise.normal(self.group_shape, mean)
+
     def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
         return self._slab(noise, scale) * (self.inclusion_prob() > 0.5)
 
@@ -169,3 +186,6 @@ class SpikeSlab(Family):
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
         moments, kl = self.moments_and_kl()
         return Sample(moments, None, kl)
+
+    def sample_weights(self, noise: Noise) -> Sample:
+        return Sample(None, self.draw_matched(noise), self.closed_form_kl())

@@ -22,8 +22,9 @@ def _mix(x):
 
 @triton.jit
 def _kernel(out, first, second, half, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
-    replicate = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(half, BLOCK)
+    replicate = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     bits = _mix(_mix(i.to(tl.int64) ^ tl.load(first + replicate)) ^ tl.load(second + replicate))
     if NORMAL:
         unit = (((bits >> 32) & 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
@@ -43,6 +44,8 @@ def _kernel(out, first, second, half, count, NORMAL: tl.constexpr, BLOCK: tl.con
 def block(first: Tensor, second: Tensor, count: int, normal: bool) -> Tensor:
     """``(K, count)`` standard normal or logistic numbers for these keys."""
     out = torch.empty(len(first), count, dtype=torch.float32, device=first.device)
-    half, size = (count + 1) // 2, 1024
-    _kernel[(triton.cdiv(half, size), len(first))](out, first, second, half, count, normal, size, num_warps=4)
+    half = (count + 1) // 2
+    size = min(1024, triton.next_power_of_2(half))
+    grid = (triton.cdiv(half, size) * len(first),)
+    _kernel[grid](out, first, second, half, count, normal, size, num_warps=4)
     return out

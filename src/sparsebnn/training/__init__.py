@@ -6,9 +6,9 @@ from sparsebnn.training.loop import train
 from sparsebnn.training.objective import Batch, Objective, Parts
 from sparsebnn.training.run import Run
 from sparsebnn.training.schedules import Constant, Cosine, Steps
-from sparsebnn.training.session import Interrupted
 from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
+from sparsebnn.training.trainer import Interrupted
 
 __all__ = [
     "Batch",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -16,7 +17,9 @@ from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.settings import Settings
 
-__all__ = ["check_network", "check_options", "likelihood_of", "seeds_of"]
+__all__ = ["check_network", "check_options", "check_start", "likelihood_of", "seeds_of"]
+
+_log = logging.getLogger("sparsebnn")
 
 
 def _drops(module: nn.Module) -> bool:
@@ -50,6 +53,30 @@ def check_network(network: nn.Module) -> None:
             + "; ".join(found)
             + "."
         )
+
+
+def check_start(start: Any, network: nn.Module, replicates: int) -> None:
+    """Where training starts; values that a start from the seed does not use are worth a warning."""
+    if start == "seed":
+        changed = [name or type(layer).__name__ for name, layer in bayesian_layers(network) if layer.changed]
+        if changed:
+            _log.warning(
+                "The Bayesian layers of 'network' (%s) hold values that were trained, loaded or set, and "
+                "train(start='seed') draws new ones. Pass start='given' to train from these values.",
+                ", ".join(changed[:3]) + (", …" if len(changed) > 3 else ""),
+            )
+        return
+    if start == "given":
+        return
+    expected = f"'seed', 'given' or a network for each of the {replicates} replicates"
+    if isinstance(start, str) or not isinstance(start, Sequence):
+        raise invalid("start", "train", expected, repr(start))
+    if len(start) != replicates or not all(isinstance(one, nn.Module) for one in start):
+        raise invalid("start", "train", expected, f"a list of {len(start)}")
+    shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
+    for k, one in enumerate(start):
+        if {name: tuple(t.shape) for name, t in one.state_dict().items()} != shapes:
+            raise invalid("start", "train", "networks of the same make as 'network'", f"another at {k}")
 
 
 def check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> list[Callback]:

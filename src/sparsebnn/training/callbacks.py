@@ -1,14 +1,21 @@
-"""What can watch a training run: named hooks, a live line, a log file, TensorBoard."""
+"""What can watch a training run: named hooks, a live line, a log file, TensorBoard.
+
+What these show or log never ends a training run: a write that fails is a warning.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from sparsebnn.training.writes import Writes
 
 if TYPE_CHECKING:
     from sparsebnn.training.run import Run
@@ -49,6 +56,8 @@ class Stopped:
 
 class Callback:
     """Override the hooks you need.
+
+    An exception that a hook raises ends training; it gets the run so far as its attribute ``run``.
 
     ``on_compiled`` comes after compiling and before the step runs for the first time; an eager run, or one
     that has nothing left to do, has no such moment.
@@ -96,6 +105,17 @@ class Progress(Callback):
         self.live = force or self.stream.isatty()
         self._began = time.monotonic()
         self._first = 0
+        # ValueError: the stream is closed, or cannot encode the bar.
+        self._writes = Writes((OSError, ValueError))
+
+    def _show(self, text: str) -> None:
+        """Write and flush; a stream that fails, such as a closed terminal, gets nothing more."""
+        if self.live:
+            self.live = self._writes.attempt("The progress line", lambda: self._put(text), "It ends here.")
+
+    def _put(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
 
     def on_train_start(self, run: Run) -> None:
         self._began, self._first = time.monotonic(), run.epoch
@@ -115,29 +135,47 @@ class Progress(Callback):
             f"density {_spread(epoch.density, '.3f')}",
             f"{_clock(left)} left",
         ]
-        self.stream.write("\r\x1b[2K" + "  ".join(parts))
-        self.stream.flush()
+        self._show("\r\x1b[2K" + "  ".join(parts))
 
     def on_replicate_stopped(self, run: Run, stopped: Stopped) -> None:
-        if self.live:
-            self.stream.write(f"\r\x1b[2K{stopped}\n")
+        self._show(f"\r\x1b[2K{stopped}\n")
 
     def on_train_end(self, run: Run) -> None:
-        if self.live:
-            self.stream.write("\n")
-            self.stream.flush()
+        self._show("\n")
 
 
 class JsonLog(Callback):
-    """One JSON object per line: the start, every epoch (null: a stopped replicate's), stops, the end."""
+    """One JSON object per line: the start, every epoch (null: a stopped replicate's), stops, the end.
+
+    Lines that cannot be written are kept and written with the next ones.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._writes = Writes()
+        self._lines = b""
 
     def _write(self, event: str, record: dict[str, Any]) -> None:
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **record}) + "\n"
+        self._lines += line.encode()
+        if self._writes.attempt(f"The log {self.path}", self._append, "Training continues and tries again."):
+            self._lines = b""
+
+    def _append(self) -> None:
+        """Whole lines or nothing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": event, "time": round(time.time(), 3), **record}) + "\n")
+        with self.path.open("ab+", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            lines = self._lines
+            if end:
+                file.seek(end - 1)
+                lines = lines if file.read(1) == b"\n" else b"\n" + lines  # after a run killed while writing
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+            except BaseException:
+                file.truncate(end)
+                raise
 
     def on_train_start(self, run: Run) -> None:
         epochs = {"from_epoch": run.epoch, "epochs": run.settings.epochs}
@@ -162,12 +200,27 @@ class TensorBoard(Callback):
         except ImportError as error:
             message = "The TensorBoard callback needs 'tensorboard': pip install tensorboard"
             raise ImportError(message) from error
-        self._writer = SummaryWriter(str(folder))
+        self._open = lambda: SummaryWriter(str(folder))
+        self._writer: Any = self._open()
+        # It writes through libraries with errors of their own.
+        self._writes = Writes((Exception,))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        if not self._writes.attempt(
+            "The TensorBoard log", write, "Training continues; these values are missing."
+        ):
+            self._writer = None  # a writer that failed stays broken: the next epoch opens another file
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        if not self._writes.paused:
+            self._try(lambda: self._add(run, epoch))
+
+    def _add(self, run: Run, epoch: Epoch) -> None:
+        self._writer = self._writer or self._open()
         for name in ("loss", "nll", "kl", "density"):
             for seed, value in zip(run.seeds, getattr(epoch, name)):
                 self._writer.add_scalar(f"{name}/seed{seed}", value, epoch.epoch)
 
     def on_train_end(self, run: Run) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._try(self._writer.close)

@@ -6,15 +6,24 @@ number.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from sparsebnn import storage
+from sparsebnn.locking import locked
 
-__all__ = ["CheckpointError", "KIND", "check_folder", "read", "restore", "write"]
+__all__ = ["CheckpointError", "KIND", "keep_copy", "read", "reserved", "restore", "write"]
+
+_FILE, _LOCK = "checkpoint.safetensors", ".checkpoint.lock"
 
 
 class CheckpointError(storage.StorageError):
@@ -25,23 +34,46 @@ KIND = storage.Kind(
     noun="checkpoint",
     version=1,
     error=CheckpointError,
-    if_unwritable="Free space or choose another folder, then resume.",
+    if_unwritable="Free disk space, or check the folder's permissions.",
     if_missing="Start without resume.",
     if_other_version="Resume it with the release that wrote it.",
     if_damaged="Use an earlier checkpoint.",
 )
 
 
-def check_folder(folder: Path) -> None:
-    """Make the folder and try it, before there is work that could be lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise CheckpointError(
-            f"Checkpoints cannot be written into {folder} ({error.strerror or error}). Choose another folder."
-        ) from error
+@contextlib.contextmanager
+def reserved(folder: str | Path | None) -> Iterator[Path | None]:
+    """Reserve ``folder`` for one training run: create it, test it, lock it. Yields the checkpoint's path.
+
+    All before there is work that could be lost. The lock ends with the scope, or with the process.
+    """
+    if folder is None:
+        yield None
+        return
+    folder = Path(folder)
+    if importlib.util.find_spec("safetensors") is None:
+        raise ImportError("Checkpoints need 'safetensors': pip install 'sparsebnn[save]'")
+    with contextlib.ExitStack() as scope:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+            mine = scope.enter_context(locked(folder / _LOCK, wait=False))
+        except OSError as error:
+            reason = error.strerror or error
+            raise CheckpointError(
+                f"Checkpoints cannot be written into {folder} ({reason}). Choose another folder."
+            ) from error
+        if not mine:
+            raise CheckpointError(
+                f"The 'folder' of train must be used by one training run at a time. Another one is running "
+                f"in {folder}. Wait until it ends, or choose another folder."
+            )
+        # A run that was killed while writing leaves these.
+        for partial in folder.glob(".checkpoint*.safetensors.*"):
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        yield folder / _FILE
 
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
@@ -57,3 +89,19 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def restore(target: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
     """Copy stored tensors into the running state; both must hold the same names and shapes."""
     storage.restore(KIND, target, stored, path)
+
+
+def keep_copy(path: Path, copy: Path) -> None:
+    """Keep a checkpoint under a second name, whole or not at all.
+
+    A hard link needs no space and is safe: the next checkpoint replaces the name, not the content.
+    """
+    try:
+        os.link(path, copy)
+    except OSError:  # a file system without hard links
+        partial = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
+        try:
+            shutil.copyfile(path, partial)
+            os.replace(partial, copy)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -104,6 +104,10 @@ class Engine:
             "kl_by_layer": zeros(k, layers),
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is compiled or captured stays in its process; a copy or a pickle steps eagerly."""
+        return {**self.__dict__, "_advance": self._eager_step}
+
     def __getitem__(self, name: str) -> Tensor:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
         return self.state["loop"][name]

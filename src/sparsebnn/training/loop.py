@@ -13,7 +13,8 @@ from sparsebnn import likelihoods
 from sparsebnn.checks import invalid
 from sparsebnn.noise import Meter
 from sparsebnn.passes import collect_kl
-from sparsebnn.training.arguments import check_network, check_options, likelihood_of, seeds_of
+from sparsebnn.training import checkpoint
+from sparsebnn.training.arguments import check_network, check_options, check_start, likelihood_of, seeds_of
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.devices import device_of
@@ -23,8 +24,8 @@ from sparsebnn.training.own_noise import outputs_without_noise
 from sparsebnn.training.precision import matmul_precision
 from sparsebnn.training.replicas import Replicas
 from sparsebnn.training.run import Run
-from sparsebnn.training.session import Session
 from sparsebnn.training.settings import RECOMMENDED, Settings
+from sparsebnn.training.trainer import Trainer
 
 __all__ = ["train"]
 
@@ -38,6 +39,7 @@ def train(
     replicates: int | Sequence[int] = 1,
     seed: int = 0,
     vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+    start: str | Sequence[nn.Module] = "seed",
     device: str | torch.device = "auto",
     mode: str = "auto",
     tf32: bool = True,
@@ -49,15 +51,21 @@ def train(
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
-    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. Every replicate
-    starts from its own seed (``seed``, ``seed + 1``, … or the seeds given); the network
-    passed in is a template and stays as it is. Without ``settings`` it is trained as recommended: 100 epochs,
+    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. The network passed
+    in is a template and stays as it is. With ``start="seed"`` the Bayesian layers of every replicate are
+    drawn from its seed (``seed``, ``seed + 1``, … or the seeds given), while ordinary modules and buffers
+    start from the values they have. ``start="given"`` keeps the values of the Bayesian layers too, to train
+    a network further or at another learning rate; ``start=run.networks`` does so with a network for each
+    replicate. Without ``settings`` it is trained as recommended: 100 epochs,
     a temperature of 0.03 (a tempered posterior; ``Settings(temperature=1)`` is the Bayes posterior's) with
     warm-up, and a larger rate for inclusion logits. ``vary`` gives a hyperparameter one value per replicate:
     ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
     buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
     ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped;
-    without it a checkpoint that is there is set aside.
+    without it a checkpoint that is there is set aside. One training run at a time can use a folder. A
+    checkpoint that cannot be written is a warning. Ctrl-C raises
+    :class:`~sparsebnn.training.Interrupted`; like every exception that ends training early, it has the run
+    so far as its attribute ``run``.
 
     >>> import sparsebnn
     >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))
@@ -72,6 +80,7 @@ def train(
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
+    check_start(start, network, len(seeds))
     listed = check_options(settings, callbacks, vary, checkpoint_seconds)
     form = likelihood_of(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
@@ -80,21 +89,25 @@ def train(
     of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
     of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
     with (
+        checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
         torch.enable_grad(),
         _memory_advice(len(seeds), settings.batch_size),
         matmul_precision(tf32),
     ):
-        replicas = Replicas(objective, seeds, where, of_buffers)
+        replicas = Replicas(objective, seeds, where, of_buffers, start)
         _check_outputs(replicas, batches, form)
         engine = Engine(replicas, batches, settings, of_rates, mode)
         run = Run(engine)
-        session = Session(run, engine, folder, checkpoint_seconds, listed, progress)
+        trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         if resume:
-            session.load()
+            trainer.load()
         else:
-            session.set_aside()
-        session.go()
+            trainer.set_aside()
+        try:
+            trainer.run()
+        finally:
+            run.finished = True
     return run
 
 
@@ -102,7 +115,8 @@ def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likel
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
     index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
     x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
-    with torch.no_grad(), collect_kl(Meter()):
+    with torch.no_grad(), collect_kl(Meter()) as opened:
+        opened.reused = []
         outputs = outputs_without_noise(replicas.objective.network, x)
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:

@@ -12,7 +12,7 @@ from sparsebnn.checks import check_count
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.networks import bayesian_layers
 from sparsebnn.noise import Noise
-from sparsebnn.passes import collect_kl
+from sparsebnn.passes import run_pass
 
 __all__ = ["Batch", "Parts", "Objective"]
 
@@ -54,8 +54,7 @@ class Objective(nn.Module):
         self.layer_names = tuple(name or type(layer).__name__ for name, layer in bayesian_layers(network))
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
-        with collect_kl(noise) as opened:
-            outputs = self.network(batch.x)
+        outputs, opened = run_pass(self.network, batch.x, noise)
         nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
         terms = opened.kl_by_layer()
         by_layer = torch.stack([_term_of(layer, terms) for _, layer in bayesian_layers(self.network)])

@@ -27,7 +27,8 @@ class Replicas:
     """The state of K replicates: what is trained, what differs, and what all share.
 
     Initialisation, data order and noise of a replicate depend on its seed alone, so replicate k is
-    the same alone, among ten or among a hundred. ``vary`` gives buffers (by the end of their name,
+    the same alone, among ten or among a hundred. ``start`` is ``"seed"``, ``"given"`` (the values the
+    objective has) or a network for each replicate. ``vary`` gives buffers (by the end of their name,
     such as ``prior.inclusion_prob``) one value per replicate.
     """
 
@@ -37,14 +38,15 @@ class Replicas:
         seeds: Sequence[int],
         device: torch.device,
         vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+        start: str | Sequence[nn.Module] = "seed",
     ) -> None:
         self.seeds = list(seeds)
         self.objective = copy.deepcopy(objective)
         for _, layer in bayesian_layers(self.objective):
             layer.train()
         stacked: dict[str, list[Tensor]] = {}
-        for seed in self.seeds:
-            initialise(self.objective, seed)
+        for k, seed in enumerate(self.seeds):
+            self._begin(start, k, seed)
             for name, parameter in self.objective.named_parameters():
                 stacked.setdefault(name, []).append(parameter.detach().clone())
         self.objective.to(device)
@@ -65,6 +67,13 @@ class Replicas:
                 parameter.data = self.parameters[name][0]
             for name, value in self.varied.items():
                 _owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
+
+    def _begin(self, start: str | Sequence[nn.Module], k: int, seed: int) -> None:
+        """Put the template where replicate k starts."""
+        if start == "seed":
+            initialise(self.objective, seed)
+        elif not isinstance(start, str):
+            self.objective.network.load_state_dict(start[k].state_dict())
 
     def __len__(self) -> int:
         return len(self.seeds)

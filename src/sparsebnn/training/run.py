@@ -7,6 +7,7 @@ from torch import nn
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training.callbacks import Epoch, Stopped
 from sparsebnn.training.engine import Engine
+from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicas import Replicas
 
 __all__ = ["Run"]
@@ -24,6 +25,8 @@ class Run:
         self.history: list[Epoch] = []
         self.stopped: list[Stopped] = []
         self.train_seconds = 0.0
+        self.finished = False
+        self._results: list[Objective] | None = None
 
     @property
     def compile_seconds(self) -> float:
@@ -34,22 +37,33 @@ class Run:
         """The stacked state, for work on all replicates at once."""
         return self._engine.replicas
 
+    def _objectives(self) -> list[Objective]:
+        """Network and likelihood of every replicate: one object each once training is over."""
+        if not self.finished:
+            return [self.replicas.unstack(k) for k in range(len(self.seeds))]
+        if self._results is None:
+            self._results = [self.replicas.unstack(k) for k in range(len(self.seeds))]
+        return self._results
+
     @property
     def networks(self) -> list[nn.Module]:
-        """The trained networks, ordinary modules in the order of the seeds."""
-        return [self.replicas.unstack(k).network for k in range(len(self.seeds))]
+        """The trained networks, ordinary modules in the order of the seeds.
+
+        While training is running, each access gives copies of the networks as they are at that moment.
+        """
+        return [objective.network for objective in self._objectives()]
 
     @property
     def network(self) -> nn.Module:
         """The trained network of the first (often only) replicate."""
-        return self.replicas.unstack(0).network
+        return self.networks[0]
 
     @property
     def likelihoods(self) -> list[Likelihood]:
         """The likelihood of every replicate, for predictions of all their networks."""
-        return [self.replicas.unstack(k).likelihood for k in range(len(self.seeds))]
+        return [objective.likelihood for objective in self._objectives()]
 
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of the first replicate, with what it learned."""
-        return self.replicas.unstack(0).likelihood
+        return self.likelihoods[0]

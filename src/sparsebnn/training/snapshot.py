@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch
 from sparsebnn.training.density import fix_structure
+from sparsebnn.training.writes import Writes
 
 if TYPE_CHECKING:
     from sparsebnn.training.run import Run
@@ -51,6 +53,7 @@ class BeforeRefit(Callback):
         self.epoch: int | None = None
         self._run: Run | None = None
         self._stacked: dict[str, Tensor] = {}
+        self._writes, self._unwritten = Writes(), False
 
     def on_train_start(self, run: Run) -> None:
         """A run that goes on after that moment finds it in the file."""
@@ -77,8 +80,37 @@ class BeforeRefit(Callback):
         if epoch.epoch + 1 == run.settings.free_until < run.settings.epochs:
             self.epoch, self._run = epoch.epoch + 1, run
             self._stacked = {name: value.clone() for name, value in self._now(run).items()}
-            if self.path is not None:
-                checkpoint.write(self.path, self._stacked, {"epoch": self.epoch, "seeds": run.seeds})
+            self._unwritten = self.path is not None
+            self._remove_older()
+        if not self._writes.paused:
+            self._write()
+
+    def on_train_end(self, run: Run) -> None:
+        self._write()
+
+    def _remove_older(self) -> None:
+        """The file of an earlier run must not pass for this one's, should the write fail."""
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            there, _ = checkpoint.read(self.path)
+        except checkpoint.CheckpointError:
+            there = {}
+        now = {name: value.cpu() for name, value in self._stacked.items()}
+        if there.keys() != now.keys() or not all(torch.equal(there[name], now[name]) for name in now):
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _write(self) -> None:
+        """Keep the posterior in the file too; a write that fails is tried again after later epochs."""
+        if self.path is None or self._run is None or not self._unwritten:
+            return
+        path, header = self.path, {"epoch": self.epoch, "seeds": self._run.seeds}
+        self._unwritten = not self._writes.attempt(
+            str(path),
+            lambda: checkpoint.write(path, self._stacked, header),
+            "The posterior before the refit is kept in memory only; training continues and tries again.",
+        )
 
     @property
     def taken(self) -> bool:

@@ -1,4 +1,4 @@
-"""One call of ``train``: epochs, looks at the clock, checkpoints, interruptions, trouble."""
+"""One call of ``train``: epochs, checkpoints, interruptions, replicates that stop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,32 @@ from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
 from sparsebnn.training.density import densities, weights_without_inclusions
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.run import Run
+from sparsebnn.training.writes import Writes
 
-__all__ = ["Interrupted", "Session"]
+__all__ = ["Interrupted", "Trainer"]
 
 _log = logging.getLogger("sparsebnn")
-_STEPS_BETWEEN_LOOKS = 50
+_STEPS_AT_ONCE = 50
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped from outside; the message says how to go on."""
+    """Training was interrupted by Ctrl-C or SIGTERM; ``run`` is the run so far.
+
+    Its networks, likelihoods and history are those of the moment of the interruption. In an interactive
+    session that did not catch the exception it is ``sys.last_value.run``. With a folder, the message says
+    how to resume.
+
+    >>> from sparsebnn import Settings, mlp, train
+    >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))
+    >>> try:
+    ...     run = train(mlp([5, 8, 3]), (x, y), settings=Settings(epochs=2))
+    ... except Interrupted as error:
+    ...     run = error.run
+    """
+
+    def __init__(self, message: str = "", run: Run | None = None) -> None:
+        super().__init__(message)
+        self._run = run
 
 
 def _fingerprint(text: str) -> str:
@@ -52,31 +69,30 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()[:16]
 
 
-class Session:
-    """One call of train: runs epochs, looks up between steps, saves."""
+class Trainer:
+    """One call of train: runs epochs, saves checkpoints, handles interrupts.
+
+    An exception that ends training early has the run so far as its attribute ``run``.
+    """
 
     def __init__(
         self,
         run: Run,
         engine: Engine,
-        folder: str | Path | None,
+        path: Path | None,
         checkpoint_seconds: float,
         callbacks: Sequence[Callback],
         progress: bool | None,
     ) -> None:
-        self.run, self.engine = run, engine
-        self.path = None if folder is None else Path(folder) / "checkpoint.safetensors"
+        self._run, self.engine = run, engine
+        self.path = path
         self.every = checkpoint_seconds
         self.callbacks = list(callbacks)
         if progress is not False:
             self.callbacks.append(Progress(force=bool(progress)))
-        if self.path is not None:
-            checkpoint.check_folder(self.path.parent)
-            # What a run that was killed while writing left behind.
-            for partial in self.path.parent.glob(f".{self.path.name}.*"):
-                partial.unlink(missing_ok=True)
         self.position = 0
-        self._saved = time.monotonic()
+        self._writes = Writes()
+        self._next_save = time.monotonic() + self.every
         self._interrupted = False
         # Taken before the first step: a controller moves priors while training goes on.
         self.signature = self._signature() if self.path is not None else {}
@@ -95,8 +111,8 @@ class Session:
 
     def _signature(self) -> dict[str, Any]:
         """What must agree for a run to go on: settings, data, seeds, shapes, the start."""
-        named = self.run.settings.named()
-        settings = {n: v for n, v in dataclasses.asdict(self.run.settings).items() if n in named}
+        named = self._run.settings.named()
+        settings = {n: v for n, v in dataclasses.asdict(self._run.settings).items() if n in named}
         shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
         replicas = self.engine.replicas
         batches = self.engine.batches
@@ -110,32 +126,44 @@ class Session:
             "priors and other buffers": _digest({**replicas.shared, **replicas.varied}),
             "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
             "likelihood": repr(replicas.objective.likelihood),
-            "seeds": self.run.seeds,
+            "seeds": self._run.seeds,
             "starting values": _digest(replicas.parameters),
         }
 
-    def save(self) -> None:
+    def _save(self, consequence: str = "Training continues and tries again.") -> bool:
+        """Write a checkpoint; whether that worked. If not, the log says so."""
         if self.path is None:
-            return
+            return False
         header = {
             "signature": self.signature,
-            "epoch": self.run.epoch,
+            "epoch": self._run.epoch,
             "position": self.position,
-            "history": [dataclasses.asdict(e) for e in self.run.history],
-            "stopped": [dataclasses.asdict(s) for s in self.run.stopped],
-            "train_seconds": self.run.train_seconds,
+            "history": [dataclasses.asdict(e) for e in self._run.history],
+            "stopped": [dataclasses.asdict(s) for s in self._run.stopped],
+            "train_seconds": self._run.train_seconds,
         }
-        checkpoint.write(self.path, self._tensors(), header)
-        self._saved = time.monotonic()
-        self._tell(lambda c: c.on_checkpoint(self.run, self.path))  # type: ignore[arg-type]
+        path = self.path
+        saved = self._writes.attempt(
+            f"The checkpoint {path}", lambda: checkpoint.write(path, self._tensors(), header), consequence
+        )
+        self._next_save = time.monotonic() + self.every
+        if saved:
+            self._notify(lambda c: c.on_checkpoint(self._run, path))
+        return saved
 
     def set_aside(self) -> None:
-        """A checkpoint that is there is somebody's work: it is not written over unasked."""
+        """Rename a checkpoint of an earlier run: it is overwritten only on request."""
         if self.path is not None and self.path.exists():
             numbers = itertools.chain([""], map(str, itertools.count(2)))
             names = (self.path.with_name(f"replaced{n}.{self.path.name}") for n in numbers)
             kept = next(name for name in names if not name.exists())
-            os.replace(self.path, kept)
+            try:
+                os.replace(self.path, kept)
+            except OSError as error:
+                raise checkpoint.CheckpointError(
+                    f"{self.path} is of an earlier run and could not be renamed ({error.strerror or error}). "
+                    "Move it, or choose another folder."
+                ) from error
             _log.warning("%s is of an earlier run and is now %s.", self.path, kept.name)
 
     def load(self) -> None:
@@ -152,32 +180,44 @@ class Session:
                     "Resume with the same network, data, seeds and settings, or choose another folder."
                 )
         checkpoint.restore(self._tensors(), tensors, self.path)
-        self.run.epoch, self.position = header["epoch"], header["position"]
-        self.run.history = [Epoch(**e) for e in header["history"]]
-        self.run.stopped = [Stopped(**s) for s in header["stopped"]]
-        self.run.train_seconds = header["train_seconds"]
+        self._run.epoch, self.position = header["epoch"], header["position"]
+        self._run.history = [Epoch(**e) for e in header["history"]]
+        self._run.stopped = [Stopped(**s) for s in header["stopped"]]
+        self._run.train_seconds = header["train_seconds"]
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def _tell(self, call: Callable[[Callback], None]) -> None:
+    def _notify(self, call: Callable[[Callback], None]) -> None:
         for callback in self.callbacks:
             call(callback)
 
-    def go(self) -> None:
-        run, engine = self.run, self.engine
+    def run(self) -> None:
+        """Train to the last epoch."""
+        try:
+            self._train()
+        except BaseException as error:
+            # Whatever it is, the caller may want what has been learned. Some exceptions take no attributes.
+            if getattr(error, "run", None) is None:
+                with contextlib.suppress(AttributeError, TypeError):
+                    error.run = self._run  # type: ignore[attr-defined]
+            raise
+
+    def _train(self) -> None:
+        run, engine = self._run, self.engine
         if run.epoch < run.settings.epochs:
-            engine.prepare(lambda: self._tell(lambda c: c.on_compiled(run)))
+            engine.prepare(lambda: self._notify(lambda c: c.on_compiled(run)))
         run.mode = engine.mode
-        self._tell(lambda c: c.on_train_start(run))
+        self._notify(lambda c: c.on_train_start(run))
         with self._signals():
             while run.epoch < run.settings.epochs:
                 self._epoch()
-        if self.path is not None:
-            self.save()
-        self._tell(lambda c: c.on_train_end(run))
+            saved = self._save("The trained run is returned, but its last state is not in the folder.")
+            if self._interrupted:
+                raise self._interruption(saved)
+        self._notify(lambda c: c.on_train_end(run))
 
     def _epoch(self) -> None:
-        run, engine = self.run, self.engine
+        run, engine = self._run, self.engine
         began, spent = time.perf_counter(), 0.0
         engine.begin_epoch(run.epoch, self.position)
         per_epoch = run.batches.per_epoch
@@ -185,9 +225,9 @@ class Session:
             chunk = min(per_epoch - self.position, self._chunk())
             engine.run(chunk)
             self.position += chunk
-            if self.position < per_epoch and self._due():
+            if self.position < per_epoch and self._checkpoint_due():
                 spent += self._spent(began)
-                self._look()
+                self._checkpoint()
                 began = time.perf_counter()
         spent += self._spent(began)
         engine.check()
@@ -195,53 +235,65 @@ class Session:
         run.history.append(epoch)
         run.epoch, self.position = run.epoch + 1, 0
         self._check_stopped()
-        self._tell(lambda c: c.on_epoch_end(run, epoch))
-        if self._due():
-            self._look()
+        self._notify(lambda c: c.on_epoch_end(run, epoch))
+        if self._checkpoint_due():
+            self._checkpoint()
 
     def _spent(self, began: float) -> float:
         """Seconds since then; they count as training, also in an epoch that is interrupted."""
         self._wait()
         seconds = time.perf_counter() - began
-        self.run.train_seconds += seconds
+        self._run.train_seconds += seconds
         return seconds
 
     def _chunk(self) -> int:
-        """Steps between two looks at the clock: on a CPU every one, on a GPU enough to stay busy."""
-        return _STEPS_BETWEEN_LOOKS if self.engine.device.type == "cuda" else 1
+        """Steps between two looks at the clock: one on a CPU, on a GPU enough to keep it busy."""
+        return _STEPS_AT_ONCE if self.engine.device.type == "cuda" else 1
 
     def _wait(self) -> None:
         if self.engine.device.type == "cuda":
             torch.cuda.synchronize(self.engine.device)
 
-    def _due(self) -> bool:
-        waited = self.path is not None and time.monotonic() - self._saved >= self.every
-        return self._interrupted or waited
+    def _checkpoint_due(self) -> bool:
+        waited = self.path is not None and time.monotonic() >= self._next_save
+        return self._interrupted or (waited and not self._writes.paused)
 
-    def _look(self) -> None:
+    def _checkpoint(self) -> None:
+        """Save the present state; after an interrupt, stop."""
         self.engine.check()
         self._check_stopped()
-        self.save()
         if self._interrupted:
-            hint = "Nothing was saved, because no folder was given."
-            if self.path is not None:
-                hint = f"Saved to {self.path}; call train again with resume=True to go on."
-            raise Interrupted(f"Interrupted in epoch {self.run.epoch}. {hint}")
+            raise self._interruption(self._save("The last state is not in the folder."))
+        self._save()
+
+    def _interruption(self, saved: bool, at_once: bool = False) -> Interrupted:
+        if saved:
+            hint = f"Saved to {self.path}; call train again with resume=True to go on."
+        else:
+            hint = "The last steps could not be saved."
+            if self.path is None:
+                hint = "Nothing was saved, because no folder was given."
+            elif at_once:
+                hint = "The last steps were not saved."
+            if self.path is not None and os.path.exists(self.path):
+                hint += " Call train again with resume=True to go on from the last checkpoint."
+            hint += " The exception's attribute 'run' has the networks so far."
+        return Interrupted(f"Interrupted in epoch {self._run.epoch}. {hint}", self._run)
 
     def _finished(self, seconds: float) -> Epoch:
         # What a replicate summed up before it stopped is no loss, and 0 would be the best one there is.
         alive = self.engine["alive"].unsqueeze(1)
         totals = torch.where(alive, self.engine["totals"], torch.nan)
         loss, nll, kl = totals.T.tolist()
-        per_epoch = self.run.batches.per_epoch
+        per_epoch = self._run.batches.per_epoch
         return Epoch(
-            self.run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
+            self._run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
         )
 
     def _density(self) -> list[float]:
         replicas = self.engine.replicas
         if not any(name.endswith("inclusion_logit") for name in replicas.parameters):
-            return [1.0] * len(self.run.seeds)
+            return [1.0] * len(self._run.seeds)
         kept, sizes = densities(replicas)
         others = weights_without_inclusions(replicas)
         return (((kept * sizes).sum(1) + others) / (sizes.sum() + others)).tolist()
@@ -249,18 +301,18 @@ class Session:
     # -- trouble --------------------------------------------------------------------------------------
 
     def _check_stopped(self) -> None:
-        known = {s.replicate for s in self.run.stopped}
+        known = {s.replicate for s in self._run.stopped}
         for k, step in enumerate(self.engine["stopped_at"].tolist()):
             if step < 0 or k in known:
                 continue
-            stopped = Stopped(k, self.run.seeds[k], step, self._diagnose(k))
-            self.run.stopped.append(stopped)
+            stopped = Stopped(k, self._run.seeds[k], step, self._diagnose(k))
+            self._run.stopped.append(stopped)
             self._keep_last_good(step)
-            left = len(self.run.seeds) - len(self.run.stopped)
+            left = len(self._run.seeds) - len(self._run.stopped)
             _log.warning("%s%s", stopped, " The other replicates go on." if left else "")
-            self._tell(lambda c, stopped=stopped: c.on_replicate_stopped(self.run, stopped))  # type: ignore[misc]
-        if len(self.run.stopped) == len(self.run.seeds):
-            raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
+            self._notify(lambda c, stopped=stopped: c.on_replicate_stopped(self._run, stopped))  # type: ignore[misc]
+        if len(self._run.stopped) == len(self._run.seeds):
+            raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self._run.stopped)))
 
     def _diagnose(self, k: int) -> str:
         """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""
@@ -278,27 +330,33 @@ class Session:
         return "the likelihood was not finite, after the last layer"
 
     def _keep_last_good(self, step: int) -> None:
+        """Keep the last checkpoint of before the stop, under a name of its own."""
         if self.path is not None and self.path.exists():
-            good = self.path.with_name(f"checkpoint-before-step-{step}.safetensors")
+            path, good = self.path, self.path.with_name(f"checkpoint-before-step-{step}.safetensors")
             if not good.exists():
-                good.write_bytes(self.path.read_bytes())
+                self._writes.attempt(
+                    str(good), lambda: checkpoint.keep_copy(path, good), "Training continues."
+                )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Interrupts ask the loop to save and stop; a second one stops at once."""
+        """The first interrupt asks the loop to save and stop; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def handle(number: int, frame: Any) -> None:
             if self._interrupted:
-                raise KeyboardInterrupt
+                raise self._interruption(saved=False, at_once=True)
             self._interrupted = True
 
-        wanted = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, handle) for number in wanted}
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Not Python's to restore (None), or ignored on purpose, as under nohup: left alone.
+        ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
+        for number in ours:
+            signal.signal(number, handle)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number in ours:
+                signal.signal(number, before[number])

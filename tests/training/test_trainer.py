@@ -1,0 +1,742 @@
+"""trainer.py: runs that are interrupted, killed, out of disk or not alone in their folder lose nothing."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import logging
+import os
+import pathlib
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sparsebnn
+from sparsebnn.training import (
+    BeforeRefit,
+    Callback,
+    CheckpointError,
+    Interrupted,
+    JsonLog,
+    checkpoint,
+    writes,
+)
+from sparsebnn.training.trainer import Trainer
+from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
+
+NETWORK, DATA = make_network(family="flow"), make_data()
+OPTIONS = {"replicates": 2, "vary": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
+FILE, LOCK = "checkpoint.safetensors", ".checkpoint.lock"
+
+
+def history(run):
+    """All that was reported, without the clock."""
+    return [dataclasses.replace(epoch, seconds=0.0) for epoch in run.history]
+
+
+class Do(Callback):
+    """Calls ``action(run)`` in a hook, in the epoch given or always."""
+
+    def __init__(self, hook, action, epoch=None):
+        def call(run, *_):
+            if epoch is None or run.epoch == epoch:
+                action(run)
+
+        setattr(self, hook, call)
+
+
+def send(number=signal.SIGINT, times=1):
+    for _ in range(times):
+        os.kill(os.getpid(), number)
+
+
+def interrupt(times=1, number=signal.SIGINT):
+    """A callback that interrupts after the first epoch."""
+    return Do("on_epoch_end", lambda run: send(number, times), epoch=1)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fit(NETWORK, DATA, SHORT, **OPTIONS)
+
+
+# --- interruption -----------------------------------------------------------------------------------
+
+
+def interrupted(**options):
+    """The exception of an interrupted training, and the parameters when it was interrupted."""
+    seen = {}
+    keep = Do("on_epoch_end", lambda run: seen.update(parameters(run)), epoch=1)
+    options = {"callbacks": [keep, interrupt()], **OPTIONS, **options}
+    with pytest.raises(Interrupted) as error:
+        fit(NETWORK, DATA, SHORT, **options)
+    return error.value, seen
+
+
+def check_usable(run, epochs=1):
+    """Networks, likelihoods and history of an unfinished run are those of any run."""
+    assert len(run.history) == epochs
+    assert len(run.networks) == len(run.likelihoods) == len(run.seeds)
+    for network, likelihood in zip(run.networks, run.likelihoods):
+        probs = sparsebnn.predict(network, DATA[0], likelihood, n_draws=3).probs
+        torch.testing.assert_close(probs.sum(1), torch.ones_like(probs[:, 0]))
+
+
+def test_an_interrupt_without_a_folder_keeps_the_run():
+    error, seen = interrupted()
+    assert str(error) == (
+        "Interrupted in epoch 1. Nothing was saved, because no folder was given. "
+        "The exception's attribute 'run' has the networks so far."
+    )
+    check_usable(error.run)
+    assert same(parameters(error.run), seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_checkpoint_and_a_hint(tmp_path, whole, number):
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    error, _ = interrupted(folder=tmp_path, callbacks=[interrupt(number=number)])
+    path = tmp_path / FILE
+    assert str(error) == (
+        f"Interrupted in epoch 1. Saved to {path}; call train again with resume=True to go on."
+    )
+    check_usable(error.run)
+    assert isinstance(error, KeyboardInterrupt)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert sorted(os.listdir(tmp_path)) == [LOCK, FILE]
+    # In the same process, while the exception and its run are still there.
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+    assert history(run) == history(whole)
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path, whole):
+    error, _ = interrupted(folder=tmp_path, callbacks=[interrupt(times=2)])
+    assert str(error) == (
+        "Interrupted in epoch 1. The last steps were not saved. "
+        "The exception's attribute 'run' has the networks so far."
+    )
+    check_usable(error.run)
+    assert os.listdir(tmp_path) == [LOCK]
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+class Impatient(nn.Module):
+    """Passes its input on; the n-th time it sends two interrupts."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = 0
+
+    def forward(self, x):
+        self.left -= 1
+        if self.left == 0:
+            send(times=2)
+        return x
+
+
+@pytest.mark.parametrize("replicates", [1, 2])
+def test_a_second_interrupt_within_a_step(replicates, tmp_path):
+    """The forward pass is left in the middle; the run and the folder are usable all the same."""
+    network = nn.Sequential(make_network(), Impatient())
+    start = Do("on_train_start", lambda run: setattr(run.replicas.objective.network[1], "left", 5))
+    options = {"replicates": replicates, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Interrupted, match="resume=True to go on from the last checkpoint") as error:
+        fit(network, DATA, SHORT, callbacks=[start], **options)
+    check_usable(error.value.run)
+    run = fit(network, DATA, SHORT, resume=True, **options)
+    assert same(parameters(run), parameters(fit(network, DATA, SHORT, replicates=replicates)))
+
+
+def test_an_interrupt_while_the_last_state_is_saved(tmp_path, monkeypatch, whole):
+    real = os.replace
+
+    def replace(*paths):
+        send()
+        real(*paths)
+
+    monkeypatch.setattr(os, "replace", replace)
+    error, _ = interrupted(folder=tmp_path, callbacks=[])
+    assert str(error).startswith(f"Interrupted in epoch 3. Saved to {tmp_path / FILE}")
+    assert same(parameters(error.run), parameters(whole))
+
+
+def test_an_interrupt_on_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full)
+    error, seen = interrupted(folder=tmp_path)
+    assert str(error) == (
+        "Interrupted in epoch 1. The last steps could not be saved. "
+        "The exception's attribute 'run' has the networks so far."
+    )
+    assert same(parameters(error.run), seen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ignored_signals_stay_ignored(number, whole):
+    """As under nohup, or in the background of a script."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        run = fit(NETWORK, DATA, SHORT, callbacks=[interrupt(number=number)], **OPTIONS)
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert same(parameters(run), parameters(whole))
+
+
+def test_training_in_a_thread_leaves_signals_alone(whole):
+    """Handlers belong to the main thread."""
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(fit(NETWORK, DATA, SHORT, **OPTIONS)))
+    thread.start()
+    thread.join()
+    assert same(parameters(runs[0]), parameters(whole))
+
+
+# --- other ends -------------------------------------------------------------------------------------
+
+
+class Mistake(Exception):
+    pass
+
+
+def fail(run):
+    raise Mistake("mine")
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_checkpoint", "on_train_end"])
+def test_an_exception_of_a_callback_carries_the_run(hook, tmp_path, whole):
+    with pytest.raises(Mistake, match=r"^mine$") as error:
+        fit(NETWORK, DATA, SHORT, callbacks=[Do(hook, fail)], folder=tmp_path, **OPTIONS)
+    check_usable(error.value.run, epochs=1 if hook == "on_epoch_end" else 3)
+    if hook == "on_train_end":
+        assert same(parameters(error.value.run), parameters(whole))
+
+
+def test_an_exception_keeps_a_run_of_its_own():
+    class Own(Exception):
+        run = "own"
+
+    def stop(run):
+        raise Own
+
+    with pytest.raises(Own) as error:
+        fit(NETWORK, DATA, SHORT, callbacks=[Do("on_epoch_end", stop)])
+    assert error.value.run == "own"
+
+
+def test_when_every_replicate_stops_the_run_is_there():
+    vary = {"learning_rate": [1e200, 1e200]}
+    with pytest.raises(FloatingPointError, match="Every replicate stopped") as error:
+        fit(NETWORK, DATA, SHORT, replicates=2, vary=vary)
+    run = error.value.run
+    assert [s.replicate for s in run.stopped] == [0, 1]
+    assert len(run.networks) == 2
+
+
+def test_an_exception_with_a_run_can_leave_its_process():
+    """As joblib's workers send it; what was compiled stays behind."""
+    error, seen = interrupted()
+    error.run._engine._advance = lambda: None
+    there = pickle.loads(pickle.dumps(error))
+    assert isinstance(there, Interrupted)
+    assert str(there) == str(error)
+    assert same(parameters(there.run), seen)
+    assert len(there.run.networks) == 2
+
+
+def test_seconds_of_an_unfinished_epoch_count(tmp_path, monkeypatch):
+    """A checkpoint within an epoch has the seconds so far; in the end they are those of the epochs."""
+    seen, real = [], Trainer._checkpoint
+
+    def save(self):
+        seen.append((self._run.epoch, self.position, self._run.train_seconds))
+        real(self)
+
+    monkeypatch.setattr(Trainer, "_checkpoint", save)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0)
+    assert seen[0][:2] == (0, 1)
+    assert 0.0 < seen[0][2] < run.train_seconds
+    assert run.train_seconds == pytest.approx(sum(epoch.seconds for epoch in run.history), abs=1e-3)
+
+
+# --- two in one folder ------------------------------------------------------------------------------
+
+
+def check_refused(folder, **options):
+    with pytest.raises(CheckpointError) as error:
+        fit(NETWORK, DATA, SHORT, folder=folder, **{**OPTIONS, **options})
+    assert str(error.value) == (
+        "The 'folder' of train must be used by one training run at a time. Another one is running in "
+        f"{folder}. Wait until it ends, or choose another folder."
+    )
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_training_in_a_folder_is_refused(tmp_path, whole, monkeypatch, resume):
+    """At once, in the same process; the first one does not notice."""
+    tried = []
+
+    def again(run):
+        partial = tmp_path / f".{FILE}.0123abcd"
+        partial.touch()
+        before = (tmp_path / FILE).read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr("sparsebnn.training.loop.Replicas", None)  # before any work
+            check_refused(tmp_path, resume=resume)
+        assert (tmp_path / FILE).read_bytes() == before
+        assert partial.exists()
+        partial.unlink()
+        tried.append(run.epoch)
+
+    options = {"folder": tmp_path, "checkpoint_seconds": 0.0, **OPTIONS}
+    run = fit(NETWORK, DATA, SHORT, callbacks=[Do("on_epoch_end", again)], **options)
+    assert tried == [1, 2, 3]
+    assert same(parameters(run), parameters(whole))
+    assert sorted(os.listdir(tmp_path)) == [LOCK, FILE]
+
+
+def test_two_threads_in_a_folder(tmp_path):
+    """One trains, the other is refused."""
+    both, ends = threading.Barrier(2), []
+
+    def meet(run):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+
+    def work():
+        both.wait(10)
+        try:
+            fit(NETWORK, DATA, SHORT, folder=tmp_path, callbacks=[Do("on_train_start", meet)])
+            ends.append("trained")
+        except CheckpointError as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    refused, trained = sorted(ends)
+    assert trained == "trained"
+    assert "one training run at a time" in refused
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_was_killed_leaves_no_lock(tmp_path, whole):
+    pytest.importorskip("fcntl")
+    command = [sys.executable, "-c", HOLD, str(tmp_path / LOCK)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "held\n"
+        check_refused(tmp_path)
+        child.kill()
+        child.wait(10)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+def test_checkpoints_without_safetensors_are_refused_before_the_first_step(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    begun = []
+    with pytest.raises(ImportError, match=r"^Checkpoints need 'safetensors'"):
+        fit(NETWORK, DATA, SHORT, folder=tmp_path, callbacks=[Do("on_train_start", begun.append)])
+    assert begun == []
+
+
+# --- a full disk ------------------------------------------------------------------------------------
+
+# A replicate that stops, a refit, a log: all that a run may write.
+ALL = Settings(epochs=4, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
+STOPS = {"replicates": 2, "vary": {"learning_rate": [1e-2, 1e200]}}
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Disk(Callback):
+    """Counts what writes to the disk once training has started, and lets the n-th fail, or all from there."""
+
+    def __init__(self, patch, at=0, forever=False):
+        self.at, self.forever, self.count, self.on = at, forever, 0, False
+        real = pathlib.Path.open
+
+        def opened(path, mode="r", *arguments, **options):
+            if set(mode) & set("wxa"):
+                self.use()
+            return real(path, mode, *arguments, **options)
+
+        patch.setattr(pathlib.Path, "open", opened)
+        for name in ("fsync", "replace", "link"):
+            patch.setattr(os, name, self.counted(getattr(os, name)))
+
+    def counted(self, real):
+        def call(*arguments, **options):
+            self.use()
+            return real(*arguments, **options)
+
+        return call
+
+    def use(self):
+        self.count += self.on
+        if self.on and (self.count == self.at or (self.forever and self.count > self.at > 0)):
+            full()
+
+    def on_train_start(self, run):
+        self.on = True
+
+
+def everything(folder, *first):
+    """A run that writes all there is to write, and its posterior before the refit."""
+    kept = BeforeRefit(folder / "before")
+    callbacks = [*first, JsonLog(folder / "log.jsonl"), kept]
+    options = {"folder": folder, "checkpoint_seconds": 0.0, "callbacks": callbacks, **STOPS}
+    run = fit(make_network(), DATA, ALL, **options)
+    return run, kept
+
+
+def check_files(folder):
+    """All files are whole, and nothing else is left."""
+    for path in folder.iterdir():
+        if path.suffix == ".safetensors" or path.name == "before":
+            checkpoint.read(path)
+        elif path.name == "log.jsonl":
+            assert path.read_bytes()[-1:] in (b"", b"\n")
+            assert all(json.loads(line)["event"] for line in path.read_text().splitlines())
+        else:
+            assert path.name in (LOCK, "ballast")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The run on a sound disk, and how often it writes."""
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        run, kept = everything(tmp_path_factory.mktemp("sound"), disk)
+    assert disk.count > 40
+    return run, kept, disk.count
+
+
+def check_disturbed(folder, disk, undisturbed):
+    wanted, kept, _ = undisturbed
+    run, ours = everything(folder, disk)
+    assert disk.count >= disk.at
+    assert same(parameters(run), parameters(wanted))
+    # The replicate that stopped has losses of NaN.
+    assert repr(history(run)) == repr(history(wanted))
+    # So has its posterior.
+    assert same(dict(ours.network(0).state_dict()), dict(kept.network(0).state_dict()))
+    check_files(folder)
+    return run
+
+
+@pytest.mark.parametrize("forever", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
+def test_a_write_that_fails(tmp_path, undisturbed, monkeypatch, caplog, share, forever):
+    """The trained run is returned all the same."""
+    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    disk = Disk(monkeypatch, 1 + round(share * (undisturbed[-1] - 1)), forever)
+    check_disturbed(tmp_path, disk, undisturbed)
+    # One line for each cause and its consequence, however often it is tried.
+    warned = [m for m in map(logging.LogRecord.getMessage, caplog.records) if "could not be written" in m]
+    assert warned
+    assert len(set(warned)) == len(warned) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forever", [False, True])
+def test_every_write_fails_once(tmp_path, undisturbed, monkeypatch, forever):
+    """The n-th, for every n; and the n-th with all that follow."""
+    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    for at in range(1, undisturbed[-1] + 1):
+        with monkeypatch.context() as patch:
+            check_disturbed(tmp_path / str(at), Disk(patch, at, forever), undisturbed)
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_after_a_full_disk_the_run_resumes(tmp_path, whole, monkeypatch, caplog, fails):
+    """The last good checkpoint is intact and usable, nothing else is left."""
+    calls, real = [], getattr(os, fails)
+
+    def at_last(*arguments):
+        calls.append(arguments)
+        return full() if len(calls) > 4 else real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, fails, at_last)
+        run = fit(NETWORK, DATA, SHORT, folder=tmp_path, checkpoint_seconds=0.0, **OPTIONS)
+    assert len(calls) == 6  # the one that fails, a pause, and the last
+    assert same(parameters(run), parameters(whole))
+    problem = (
+        f"The checkpoint {tmp_path / FILE} could not be written (No space left on device); the previous "
+        "checkpoint is intact. Free disk space, or check the folder's permissions."
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{problem} Training continues and tries again.",
+        f"{problem} The trained run is returned, but its last state is not in the folder.",
+    ]
+    assert sorted(os.listdir(tmp_path)) == [LOCK, FILE]
+    _, header = checkpoint.read(tmp_path / FILE)
+    assert (header["epoch"], header["position"]) == (1, 1)
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+
+
+def test_a_write_that_fails_is_tried_again(tmp_path, monkeypatch):
+    """After ten seconds, not at every step."""
+    clock, failed, saved, real = [0], [], [], os.fsync
+    monkeypatch.setattr(writes, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def recovers(number):
+        if clock[0] < 15:
+            failed.append(clock[0])
+            full()
+        real(number)
+
+    def tick(run):
+        clock[0] += 1
+
+    monkeypatch.setattr(os, "fsync", recovers)
+    callbacks = [Do("on_epoch_end", tick), Do("on_checkpoint", lambda run: saved.append(clock[0]))]
+    settings = dataclasses.replace(SHORT, epochs=22)
+    fit(make_network(), DATA, settings, folder=tmp_path, checkpoint_seconds=0.0, callbacks=callbacks)
+    assert failed == [0, 10]
+    assert sorted(set(saved)) == [20, 21, 22]
+
+
+def test_without_hard_links_the_last_good_checkpoint_is_copied(tmp_path, monkeypatch):
+    """Whole: a copy that fails leaves nothing under that name."""
+
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    everything(tmp_path / "copied")
+    assert (tmp_path / "copied" / "checkpoint-before-step-1.safetensors").exists()
+    check_files(tmp_path / "copied")
+
+    def half(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:100])
+        full()
+
+    monkeypatch.setattr(shutil, "copyfile", half)
+    everything(tmp_path / "failed")
+    assert not (tmp_path / "failed" / "checkpoint-before-step-1.safetensors").exists()
+    check_files(tmp_path / "failed")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real disk of 192 KiB, where this process may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False)
+    except OSError:
+        done = None
+    if done is None or done.returncode:
+        pytest.skip("no permission to mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=True)
+
+
+class Filled(Callback):
+    """Fills a real disk just before the n-th file is written, and makes room before the next."""
+
+    def __init__(self, patch, folder, at, room):
+        self.count, self.on = 0, False
+        ballast, real = folder / "ballast", pathlib.Path.open
+
+        def opened(path, mode="r", *arguments, **options):
+            if self.on and set(mode) & set("wxa"):
+                self.count += 1
+                if self.count == at:
+                    _fill(ballast, room)
+                elif self.count == at + 1:
+                    ballast.unlink()
+            return real(path, mode, *arguments, **options)
+
+        patch.setattr(pathlib.Path, "open", opened)
+
+    def on_train_start(self, run):
+        self.on = True
+
+
+def _fill(path, room):
+    """Take all but ``room`` pages of the disk: then a write ends in the middle."""
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(path, max(0, path.stat().st_size - 4096 * room))
+
+
+def check_small_disk(folder, undisturbed, monkeypatch, places, room):
+    wanted, _, _ = undisturbed
+    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    for at in places:
+        with monkeypatch.context() as patch:
+            run, _ = everything(folder, Filled(patch, folder, at, room))
+        assert same(parameters(run), parameters(wanted))
+        check_files(folder)
+        for path in folder.iterdir():
+            path.unlink()
+
+
+def test_a_small_disk_that_is_full(small_disk, undisturbed, monkeypatch):
+    check_small_disk(small_disk, undisturbed, monkeypatch, [1, 2, 12], room=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_small_disk_that_is_full_at_every_write(small_disk, undisturbed, monkeypatch, room):
+    with monkeypatch.context() as patch:
+        count = Filled(patch, small_disk, -1, 0)
+        everything(small_disk, count)
+    assert count.count > 15
+    check_small_disk(small_disk, undisturbed, monkeypatch, range(1, count.count + 1), room)
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------
+
+
+def killed_at(folder, at, where):
+    """Train in a process that kills itself at its n-th checkpoint: in the file, or around its renaming."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks in a process with threads
+        child = os.fork()
+    if child == 0:
+        count, real = 0, {"fsync": os.fsync, "replace": os.replace}
+
+        def fsync(number):
+            nonlocal count
+            count += 1
+            if count == at and where == "within":
+                os.ftruncate(number, os.fstat(number).st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            real["fsync"](number)
+
+        def replace(*paths):
+            if count == at and where == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            real["replace"](*paths)
+            if count == at and where == "after":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        os.fsync, os.replace = fsync, replace
+        try:
+            fit(NETWORK, DATA, SHORT, folder=folder, resume=True, checkpoint_seconds=0.0, **OPTIONS)
+        finally:
+            os._exit(3)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="needs a plain fork")
+def test_killed_while_writing(tmp_path, whole):
+    """In the middle of a file, before it is renamed and after: resumed, the run ends as if nobody had."""
+    partials = 0
+    for at, where in [(1, "within"), (2, "before"), (2, "within"), (1, "after"), (3, "before"), (2, "after")]:
+        assert os.WTERMSIG(killed_at(tmp_path, at, where)) == signal.SIGKILL
+        partials += len(list(tmp_path.glob(f".{FILE}.*")))
+    assert partials == 4
+    run = fit(NETWORK, DATA, SHORT, folder=tmp_path, resume=True, **OPTIONS)
+    assert same(parameters(run), parameters(whole))
+    assert history(run) == history(whole)
+    assert sorted(os.listdir(tmp_path)) == [LOCK, FILE]
+
+
+PROGRAM = """
+import os, sys, time
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+import sparsebnn
+from sparsebnn.training import Callback
+from training.runs import Settings, make_data, make_network
+def slow(call, seconds):
+    def wait_and_call(*arguments):
+        time.sleep(seconds)
+        return call(*arguments)
+    return wait_and_call
+os.fsync, os.replace = slow(os.fsync, 0.004), slow(os.replace, 0.002)
+class Say(Callback):
+    said = False
+    def on_train_start(self, run):
+        print("started", flush=True)
+    def on_checkpoint(self, run, path):
+        if not self.said:
+            print("saved", flush=True)
+        self.said = True
+        time.sleep(0.002)
+run = sparsebnn.train(
+    make_network(), make_data(), settings=Settings(40, 4, 1e-2), replicates=2, device="cpu", mode="eager",
+    folder=sys.argv[1], resume=True, checkpoint_seconds=0.0, callbacks=[Say()], progress=False,
+)
+torch.save(run.replicas.parameters, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments(tmp_path):
+    """Resumed until it is done, the run ends as the one nobody killed; many kills come during a write."""
+    program = textwrap.dedent(PROGRAM).format(tests=str(Path(__file__).parents[1]))
+    luck = random.Random(7)
+    folder, result = tmp_path / "run", tmp_path / "result.pt"
+    positions, during_a_write = [], 0
+    kills, deadline = 0, time.monotonic() + 600
+    arguments = [sys.executable, "-c", program, str(folder), str(result)]
+    while not result.exists():
+        assert time.monotonic() < deadline
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        try:
+            assert child.stdout.readline() == "started\n"
+            if luck.random() < 0.8:
+                assert child.stdout.readline() == "saved\n"
+            if kills == 10:
+                # Alone in its folder: another process is refused, and this one does not notice.
+                other = subprocess.run(arguments, capture_output=True, text=True, check=False)
+                assert other.returncode == 1
+                assert "must be used by one training run at a time" in other.stderr
+            elif kills < 20:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(luck.uniform(0.0, 0.15))
+        finally:
+            if kills < 20 and child.poll() is None:
+                child.kill()
+            child.wait(100)
+            child.stdout.close()
+        if child.returncode == -signal.SIGKILL:
+            kills += 1
+            during_a_write += any(folder.glob(f".{FILE}.*"))
+            if (folder / FILE).exists():
+                _, header = checkpoint.read(folder / FILE)
+                positions.append((header["epoch"], header["position"]))
+        else:
+            assert child.returncode == 0
+    assert kills == 20
+    assert during_a_write >= 3
+    assert positions == sorted(positions)
+    assert len(set(positions)) > 5
+    straight = fit(make_network(), make_data(), Settings(40, 4, 1e-2), replicates=2)
+    assert same(torch.load(result), parameters(straight))
