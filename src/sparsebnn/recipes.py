@@ -14,6 +14,7 @@ from torch import nn
 
 from sparsebnn import networks
 from sparsebnn.checks import check_choice, invalid
+from sparsebnn.families.concrete import RELAXATION
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.schedules import Steps
@@ -37,6 +38,8 @@ _PAPER = Initial(
     auxiliary=Normal(0.0, 1.0),
 )
 _SMALL = Uniform(-0.01, 0.01)
+# How far the paper relaxes LBBNN's inclusions.
+PAPER_RELAXATION = 0.001
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 
 
@@ -81,13 +84,16 @@ class Recipe:
         return METHODS[self.method]
 
     def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {
+        made = {
             "family": self.family,
             "prior": prior_of(self.prior, self.inclusion_prob),
             "initial": self.initial,
-            "family_options": self.family_options,
             **given,
         }
+        options = given.get("family_options") or {}
+        if made["family"] == self.family and isinstance(options, Mapping):
+            options = {**self.family_options, **options}
+        return {**made, "family_options": options}
 
     def mlp(self, sizes: Sequence[int], **layer: Any) -> nn.Sequential:
         """A fully connected network; ``layer`` overrides what goes to its layers."""
@@ -140,7 +146,8 @@ def recipe(
 def _recommended(method: str) -> Recipe:
     """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
     start = Initial()
-    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical")
+    options = {"relaxation": RELAXATION} if method == "lbbnn" else {}
+    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical", family_options=options)
 
 
 def _paper(method: str, architecture: str) -> Recipe:
@@ -151,4 +158,5 @@ def _paper(method: str, architecture: str) -> Recipe:
     dense_start = replace(start, mean=_SMALL) if method == "flow" else start
     milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
     settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
-    return Recipe("paper", method, start, dense_start, settings, "spike_slab")
+    options = {"relaxation": PAPER_RELAXATION} if method == "lbbnn" else {}
+    return Recipe("paper", method, start, dense_start, settings, "spike_slab", family_options=options)

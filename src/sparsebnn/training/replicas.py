@@ -85,7 +85,7 @@ class Replicas:
             column = check_tensor(values, f"vary[{ending}]", "train")
             if ending.endswith("inclusion_prob"):
                 check_probability(column, f"vary[{ending}]", "train")
-            elif ending.endswith(("std", "temperature")):
+            elif ending.endswith(("std", "relaxation")):
                 check_positive(column, f"vary[{ending}]", "train")
             if column.shape[:1] != (len(self),):
                 expected = f"one value per replicate ({len(self)})"
