@@ -21,6 +21,7 @@ __all__ = [
     "check_probability",
     "check_finite",
     "check_rows",
+    "check_scale",
     "check_tensor",
 ]
 
@@ -72,37 +73,74 @@ def check_number(value: Any, what: str, owner: str, expected: str, fits: Callabl
     return number
 
 
-def _worst(values: Tensor, good: Tensor) -> float:
-    return float(values[~good].flatten()[0])
-
-
-def check_positive(value: Tensor, what: str, owner: str, advice: str = "") -> Tensor:
-    """Return ``value`` when every entry is positive and finite."""
-    good = (value > 0) & value.isfinite()
+def _check_all(
+    value: Tensor,
+    fits: Callable[[Tensor], Tensor],
+    what: str,
+    owner: str,
+    expected: str,
+    advice: str,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """Return ``value`` when every entry fits, and still does when it is cast to ``dtype``."""
+    good = fits(value)
     if not bool(good.all()):
-        raise invalid(what, owner, "positive and finite", _worst(value, good), advice)
+        raise invalid(what, owner, expected, float(value[~good].flatten()[0]), advice)
+    if dtype is not None and dtype != value.dtype and not bool((good := fits(value.to(dtype))).all()):
+        expected = f"{expected} in {str(dtype).removeprefix('torch.')}"
+        given = float(value[~good].flatten()[0])
+        raise invalid(what, owner, expected, given, "Change the value, or use a wider dtype.")
     return value
 
 
-def check_probability(value: Tensor, what: str, owner: str) -> Tensor:
-    """Return ``value`` when every entry lies strictly between 0 and 1."""
-    good = (value > 0) & (value < 1)
-    if not bool(good.all()):
-        advice = (
-            "A probability of 0 or 1 leaves nothing to learn; "
-            "use the 'gaussian' family or the MNF form for weights that are always there."
-        )
-        raise invalid(what, owner, "strictly between 0 and 1", _worst(value, good), advice)
-    return value
+def _tiny(value: Tensor) -> float:
+    """The smallest number that every device handles."""
+    return torch.finfo(value.dtype).tiny if value.is_floating_point() else 1.0
 
 
-def check_finite(value: Tensor, what: str, owner: str) -> Tensor:
+def check_positive(
+    value: Tensor, what: str, owner: str, advice: str = "", dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return ``value`` when every entry is positive and finite, in ``dtype`` too if given."""
+
+    def fits(v: Tensor) -> Tensor:
+        return (v > 0) & v.isfinite()
+
+    return _check_all(value, fits, what, owner, "positive and finite", advice, dtype)
+
+
+def check_scale(value: Tensor, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value`` when every entry is a standard deviation: its square is positive and finite too."""
+    check_positive(value, what, owner)
+
+    def fits(v: Tensor) -> Tensor:
+        return (v**2 >= _tiny(v)) & (v**2).isfinite()
+
+    return _check_all(value, fits, what, owner, "positive and finite when squared", "", dtype)
+
+
+def check_probability(value: Tensor, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value`` when every entry lies strictly between 0 and 1, in ``dtype`` too if given."""
+
+    def fits(v: Tensor) -> Tensor:
+        return (v > 0) & (v >= _tiny(v)) & (v < 1)
+
+    advice = (
+        "A probability of 0 or 1 leaves nothing to learn; "
+        "use the 'gaussian' family or the MNF form for weights that are always there."
+    )
+    return _check_all(value, fits, what, owner, "strictly between 0 and 1", advice, dtype)
+
+
+def check_finite(
+    value: Tensor, what: str, owner: str, advice: str = "Impute or drop those rows first."
+) -> Tensor:
     """Return ``value`` when it holds neither NaN nor infinities; otherwise say how many and where."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         bad = ~torch.isfinite(value)
         first = tuple(int(i) for i in bad.nonzero()[0])
         got = f"{int(bad.sum())} NaN or infinite values, the first at {first},"
-        raise invalid(what, owner, "finite", got, "Impute or drop those rows first.")
+        raise invalid(what, owner, "finite", got, advice)
     return value
 
 

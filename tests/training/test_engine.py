@@ -482,3 +482,24 @@ def test_parameters_of_one_number_are_trained(kind, replicates, mode, monkeypatc
     for name, stacked in run.replicas.parameters.items():
         if stacked.dim() == 1 and stacked.shape == (replicates,):
             assert bool(torch.isfinite(stacked).all()), name
+
+
+@pytest.mark.parametrize("replicates", [1, 2])
+def test_a_prior_that_breaks_the_kl_is_named(replicates):
+    """And not the learning rate, which has done nothing before the first step."""
+    network = make_network(dtype=torch.float32)
+    network[2].weights.prior.inclusion_prob.fill_(1.0)
+    with pytest.raises(FloatingPointError) as error:
+        fit(network, make_data(), SHORT, replicates=replicates)
+    message = str(error.value)
+    assert (
+        "stopped at step 0: the KL of layer 2 was not finite, under SpikeSlabPrior(inclusion_prob=1,"
+        in message
+    )
+    assert "learning rate" not in message
+
+
+def test_varied_priors_are_checked_in_the_networks_precision():
+    network, values = make_network(dtype=torch.float32), torch.tensor([0.1, 1 - 1e-12], dtype=torch.float64)
+    with pytest.raises(InvalidInput, match=r"The 'vary\[prior.inclusion_prob\]' of train .* in float32"):
+        fit(network, make_data(), SHORT, replicates=2, vary={"prior.inclusion_prob": values})

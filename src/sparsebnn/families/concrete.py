@@ -58,8 +58,13 @@ class Concrete(SpikeSlab):
             advice = "The hierarchical prior counts single weights."
             raise invalid("share", "the 'concrete' family", "'weight' with this prior", repr(share), advice)
         owner = "the 'concrete' family"
-        value = check_tensor(relaxation, "relaxation", owner, torch.float64)
+        with torch.device("cpu"):
+            value = check_tensor(relaxation, "relaxation", owner, torch.float64)
         self.register_buffer("relaxation", check_positive(value, "relaxation", owner))
+
+    def _check_dtype(self, dtype: torch.dtype) -> None:
+        super()._check_dtype(dtype)
+        check_positive(self.relaxation, "relaxation", "the 'concrete' family", dtype=dtype)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

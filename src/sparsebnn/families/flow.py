@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -105,8 +106,11 @@ class FlowFamily(Family):
         self.auxiliary_direction = nn.Parameter(torch.empty(self.dim))
         self.auxiliary_mean = nn.Parameter(torch.empty(self.dim))
         self.auxiliary_log_var = nn.Parameter(torch.empty(self.dim))
-        self.q_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
-        self.r_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
+        # Orders are computed, which the meta device cannot do.
+        meta = torch.get_default_device().type == "meta"
+        with torch.device("cpu") if meta else contextlib.nullcontext():
+            self.q_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
+            self.r_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
         self.reset_parameters()
 
     @property
