@@ -221,9 +221,13 @@ def _add(
     """Rows of some methods in the place of those that the result file has of them; ``added`` tells of it."""
     there = json.loads(study.path.read_text(encoding="utf-8"))
     kinds = there["spec"]["kinds"]
-    both = [row for row in there["rows"] if row["method"] not in only] + rounded(rows)
-    both.sort(key=lambda row: kinds.index(row["kind"]))
-    lines = summary(both)
+    both, lines = (
+        sorted(
+            [*(entry for entry in there[name] if entry["method"] not in only), *new],
+            key=lambda entry: kinds.index(entry["kind"]),
+        )
+        for name, new in (("rows", rows), ("summary", summary(rows)))
+    )
     added = [*there.get("added", []), {"methods": list(only), **study.provenance(seeds)}]
     write_json(study.path, rounded({**there, "added": added, "summary": lines, "rows": both}))
     return study.path, lines

@@ -145,5 +145,5 @@ def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
         axes[1][column].set_xlabel("correlation between inputs")
     axes[0][0].set_ylabel("mean |inclusion − exact|")
     axes[1][0].set_ylabel("choices unlike the exact\nmedian model, of 8")
-    axes[0][0].legend(fontsize=7, frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
     figure.savefig(path, dpi=100)

@@ -264,7 +264,7 @@ class Session:
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self.run.stopped)))
 
     def _diagnose(self, k: int, step: int) -> tuple[str, ...]:
-        """Which layer: the first whose values, KL or gradients are broken. With the KL comes special advice."""
+        """Which layer: the first whose values, KL or gradients are broken; with the KL comes own advice."""
         for name, parameter in self.engine.replicas.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
                 return (f"the value of {name.removeprefix('network.')} was not finite",)
