@@ -67,5 +67,13 @@ class Initial:
 
 @torch.no_grad()
 def fill(parameter: Tensor, start: Start) -> None:
-    """Draw ``parameter`` from ``start`` with torch's generator."""
-    start.fill(parameter)
+    """Draw ``parameter`` from ``start`` with torch's generator.
+
+    Torch draws in the order of memory; here a value depends on its index alone, in any memory format.
+    """
+    if parameter.is_contiguous():
+        start.fill(parameter)
+    else:
+        drawn = torch.empty_like(parameter, memory_format=torch.contiguous_format)
+        start.fill(drawn)
+        parameter.copy_(drawn)

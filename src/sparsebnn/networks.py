@@ -191,13 +191,18 @@ class Density(dict[str, float]):
 def density(network: nn.Module) -> Density:
     """How much of the network is left in its median probability model.
 
+    Every process of a sharded network (``fully_shard``) must call it, and gets the whole network's density.
+
     >>> density(mlp([4, 8, 3], family="gaussian")).overall
     1.0
     """
     kept: dict[str, tuple[int, int]] = {}
     for name, layer in bayesian_layers(network):
         inclusion: Tensor = layer.weights.inclusion_prob()
-        kept[name or type(layer).__name__] = (int((inclusion > 0.5).sum()), inclusion.numel())
+        included = (inclusion > 0.5).sum()
+        if hasattr(included, "full_tensor"):  # a DTensor: each process has counted its own part
+            included = included.full_tensor()
+        kept[name or type(layer).__name__] = (int(included), inclusion.numel())
     if not kept:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "density", "a module with Bayesian layers", type(network).__name__, advice)
