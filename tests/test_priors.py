@@ -358,8 +358,7 @@ def test_networks_train_with_it(family):
         ),
         (
             lambda: EmpiricalPrior(strength=0.0),
-            "The 'strength' of EmpiricalPrior must be greater than 0 and finite. Got 0.0 instead. "
-            "Without it a layer whose weights all go would have no prior left.",
+            "The 'strength' of EmpiricalPrior must be finite and greater than 0. Got 0.0 instead.",
         ),
     ],
 )

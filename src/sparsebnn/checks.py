@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ __all__ = [
     "check_finite",
     "check_rows",
     "check_scale",
+    "check_seed",
     "check_tensor",
 ]
 
@@ -55,6 +57,24 @@ def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise invalid(what, owner, f"a whole number of at least {least}", repr(value))
     return int(value)
+
+
+def check_seed(value: Any, what: str, owner: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """Return ``value`` as an int when it is a whole number that a generator takes.
+
+    >>> check_seed(-1, "seed", "f", least=0)
+    Traceback (most recent call last):
+    sparsebnn.checks.InvalidInput: The 'seed' of f must be a whole number from 0 to 2**63 - 1. Got -1 instead.
+    """
+    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
+        raise invalid(what, owner, "a whole number", repr(value))
+    seed = int(number)
+    if not least <= seed <= most:
+        low = f"-2**{(-least).bit_length() - 1}" if least < 0 else least
+        expected = f"a whole number from {low} to 2**{most.bit_length()} - 1"
+        raise invalid(what, owner, expected, seed)
+    return seed
 
 
 def check_number(value: Any, what: str, owner: str, expected: str, fits: Callable[[float], bool]) -> float:
@@ -146,11 +166,18 @@ def check_finite(
 
 def check_tensor(values: Any, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
     """``values`` as a tensor: one already, or an array or list of numbers."""
+    if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_nested):
+        got = "a nested one" if values.is_nested else f"one of layout {values.layout}"
+        raise invalid(what, owner, "a dense tensor", got, "Make it dense first (values.to_dense()).")
+    if isinstance(values, np.ndarray) and (min(values.strides, default=0) < 0 or not values.dtype.isnative):
+        # Torch takes neither views that run backwards nor foreign byte orders.
+        values = np.array(values, dtype=values.dtype.newbyteorder("="))
     try:
         return torch.as_tensor(values, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError, OverflowError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
         advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice
+        advice = "Make it dense first (values.toarray())." if hasattr(values, "toarray") else advice
         got = f"a {type(values).__name__}"
         raise invalid(what, owner, "a tensor or an array of numbers", got, advice) from error
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.layers import BayesianLayer, Conv2d, Linear
 from sparsebnn.priors import EmpiricalPrior, HierarchicalPrior
 
@@ -137,7 +137,7 @@ def initialise(network: nn.Module, seed: int) -> None:
     inside = {part for module in still for part in module.modules()}
     # Starts are drawn with torch's own generator, of which there is one for all threads.
     with _GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(check_seed(seed, "seed", "initialise"))
         for module in network.modules():
             draws = hasattr(module, "reset_parameters") or isinstance(module, nn.MultiheadAttention)
             if module in inside or not draws:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import (
     check_choice,
     check_finite,
+    check_number,
     check_positive,
     check_probability,
     check_scale,
@@ -44,7 +45,7 @@ def _named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
     if isinstance(value, Tensor):
         if value.is_meta:
             raise invalid(what, owner, "a tensor with values", "one on the meta device")
-        return value.detach().to(torch.float64, copy=True), what, owner
+        return check_tensor(value.detach(), what, owner).to(torch.float64, copy=True), what, owner
     with torch.device("cpu"):
         return check_tensor(value, what, owner, torch.float64).clone(), what, owner
 
@@ -222,11 +223,13 @@ class EmpiricalPrior(SpikeSlabPrior):
     ) -> None:
         super().__init__(inclusion_prob, mean, std)
         self.per = check_choice(per, ("layer", "input", "output"), "per", "EmpiricalPrior")
-        for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength)):
-            if not 0.0 < value < math.inf:
-                advice = "Without it a layer whose weights all go would have no prior left."
-                raise invalid(name, "EmpiricalPrior", "greater than 0 and finite", value, advice)
-        self.strength, self.inclusion_strength = float(strength), float(inclusion_strength)
+        expected = (
+            "finite and greater than 0"  # with none, a layer whose weights all go would have no prior left
+        )
+        self.strength, self.inclusion_strength = (
+            check_number(value, name, "EmpiricalPrior", expected, lambda v: 0.0 < v < math.inf)
+            for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength))
+        )
         self.learn_inclusion = bool(learn_inclusion)
 
     def _sum(self, t: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Concrete(SpikeSlab):
         prior: Prior | None = None,
         initial: Initial = Initial(),
         *,
-        relaxation: float | Tensor = RELAXATION,
+        relaxation: float = RELAXATION,
         share: str = "weight",
     ) -> None:
         super().__init__(shape, prior, initial, share=share)
@@ -60,6 +60,8 @@ class Concrete(SpikeSlab):
         owner = "the 'concrete' family"
         with torch.device("cpu"):
             value = check_tensor(relaxation, "relaxation", owner, torch.float64)
+        if value.ndim:
+            raise invalid("relaxation", owner, "one number", f"shape {tuple(value.shape)}")
         self.register_buffer("relaxation", check_positive(value, "relaxation", owner))
 
     def _check_dtype(self, dtype: torch.dtype) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, check_seed, invalid
 from sparsebnn.families.base import Family, Moments, Sample, contract, spread
 from sparsebnn.families.gaussian import Gaussian
 from sparsebnn.families.spike_slab import SpikeSlab
@@ -94,6 +94,7 @@ class FlowFamily(Family):
         if z_per == "example" and auxiliary == "drawn":
             advice = "Drawing all weights for every example is not offered; choose one of the two."
             raise invalid("auxiliary", owner, "'moments' when z_per='example'", repr(auxiliary), advice)
+        check_seed(flow_seed, "flow_seed", owner, least=0, most=2**32 - 1 - length)
         self.dim = self.shape[z_axis]
         check_choice(share, ("weight", "input"), "share", owner)
         own = {} if share == "weight" else {"share": share}

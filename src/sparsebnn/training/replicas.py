@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from sparsebnn import counter
-from sparsebnn.checks import check_positive, check_probability, check_scale, check_tensor, invalid
+from sparsebnn.checks import (
+    check_finite,
+    check_positive,
+    check_probability,
+    check_scale,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.networks import NO_POSTERIOR, bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
@@ -89,6 +96,8 @@ class Replicas:
                 check_positive(column, f"vary[{ending}]", "train", dtype=self.shared[names[0]].dtype)
             elif ending.endswith("std"):
                 check_scale(column, f"vary[{ending}]", "train", self.shared[names[0]].dtype)
+            elif ending.endswith("mean"):
+                check_finite(column, f"vary[{ending}]", "train", "")
             if column.shape[:1] != (len(self),):
                 expected = f"one value per replicate ({len(self)})"
                 raise invalid(f"vary[{ending}]", "train", expected, f"shape {tuple(column.shape)}")
