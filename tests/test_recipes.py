@@ -151,3 +151,12 @@ def test_the_tables_of_lbbnn_are_recognised(study, architecture, dataset):
     assert finished(ROOT / "results" / study, job)
     other = Job(job.stem, dataset, replace(made, family_options={"relaxation": 0.1}))
     assert not finished(ROOT / "results" / study, other)
+
+
+@pytest.mark.parametrize("architecture", ["fc", "lenet"])
+def test_the_recommended_recipe_knows_no_architecture(architecture):
+    """An argument that changes nothing would seem to."""
+    with pytest.raises(InvalidInput, match="The 'architecture' of recipe must be left out"):
+        recipe("recommended", architecture=architecture)
+    assert recipe("paper", architecture="fc") == recipe("paper")
+    assert recipe("paper", architecture="lenet") != recipe("paper")

@@ -106,9 +106,12 @@ class Recipe:
 
 
 def recipe(
-    name: str = "recommended", *, method: str = "lrt", architecture: str = "fc", **settings: Any
+    name: str = "recommended", *, method: str = "lrt", architecture: str | None = None, **settings: Any
 ) -> Recipe:
     """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
+
+    The paper's recipe depends on the ``architecture``, ``"fc"`` (default) or ``"lenet"``; the recommended one
+    is the same for all and takes none.
 
     ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
     density; the recommended recipe then has three parts
@@ -123,7 +126,12 @@ def recipe(
     """
     check_choice(name, RECIPES, "name", "recipe")
     check_choice(method, METHODS, "method", "recipe")
-    check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+    if architecture is not None:
+        check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+        if name == "recommended":
+            expected = "left out with the recommended recipe"
+            advice = "It is the same for all architectures: call .mlp(...) or .lenet(...) of the recipe."
+            raise invalid("architecture", "recipe", expected, repr(architecture), advice)
     known = PhasedSettings.__dataclass_fields__
     for given in settings:
         check_choice(given, known, "settings", "recipe")
@@ -134,7 +142,7 @@ def recipe(
             phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
         )
     if name == "paper":
-        made = _paper(method, architecture)
+        made = _paper(method, architecture or "fc")
         return replace(made, settings=replace(made.settings, **settings))
     made = _recommended(method)
     if settings.get("target_density") is None:
