@@ -64,7 +64,7 @@ def _mlp(family: str, **options: Any) -> nn.Sequential:
 
 
 CASES: dict[str, Callable[[], nn.Sequential]] = {
-    "mlp, LBBNN": lambda: _mlp("concrete", temperature=0.5),
+    "mlp, LBBNN": lambda: _mlp("concrete", relaxation=0.5),
     "mlp, LBBNN-LRT": lambda: _mlp("spike_slab"),
     "mlp, LBBNN-FLOW": lambda: _mlp("flow", **_SMALL_FLOW),
     "mlp, LBBNN-FLOW, smooth": lambda: smooth(_mlp("flow", **_SMALL_FLOW)),

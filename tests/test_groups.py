@@ -90,7 +90,7 @@ def test_output_moments_are_those_of_all_structures(case):
 @torch.no_grad()
 def test_drawn_groups_are_there_or_not_together(case, family):
     """And as often as their probability says; drawn outputs have the moments."""
-    options = {"temperature": 1e-9} if family == "concrete" else {}
+    options = {"relaxation": 1e-9} if family == "concrete" else {}
     layer = make(case, 1, family, **options)
     draws, size = 4000, layer.weights.shape
     sizes = (layer.weights.mean.numel(), layer.weights.inclusion_logit.numel())

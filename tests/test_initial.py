@@ -7,6 +7,7 @@ import torch
 
 from sparsebnn.initial import He, Initial, Normal, Uniform, fill
 from sparsebnn.layers import Linear
+from sparsebnn.networks import initialise, lenet
 
 SIZE = (400, 100)
 
@@ -69,3 +70,24 @@ def test_each_parameter_has_its_own_start():
         assert bool(((values[name] >= low) & (values[name] <= low + 1)).all()), name
     left = {name for name in values if name not in expected}
     assert all("_flow." in name for name in left)
+
+
+@pytest.mark.parametrize("start", [Uniform(-1.0, 1.0), Normal(0.0, 1.0), He()])
+@pytest.mark.parametrize("shape", [(6, 5, 3, 3), (2, 3, 1, 2)])
+def test_values_do_not_depend_on_the_memory_format(start, shape):
+    plain = torch.empty(shape)
+    others = [plain.to(memory_format=torch.channels_last), torch.empty(shape[::-1]).permute(3, 2, 1, 0)]
+    for parameter in (plain, *others):
+        torch.manual_seed(3)
+        fill(parameter, start)
+    assert not any(other.is_contiguous() for other in others)
+    assert all(torch.equal(other, plain) for other in others)
+
+
+def test_a_channels_last_network_starts_from_the_same_values():
+    plain, other = lenet(), lenet().to(memory_format=torch.channels_last)
+    for network in (plain, other):
+        initialise(network, 5)
+    assert not other[3].weights.mean.is_contiguous()
+    for mine, theirs in zip(plain.parameters(), other.parameters()):
+        assert torch.equal(mine, theirs)

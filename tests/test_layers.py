@@ -111,12 +111,12 @@ NAMES = "'gaussian', 'spike_slab', 'concrete', 'flow', 'mnf'"
             "Got 'zero' instead. Did you mean 'zeros'?",
         ),
         (
-            lambda: Linear(4, 2, family="concrete", family_options={"temperature": 0.0}),
-            "The 'temperature' of the 'concrete' family must be positive and finite. Got 0.0 instead.",
+            lambda: Linear(4, 2, family="concrete", family_options={"relaxation": 0.0}),
+            "The 'relaxation' of the 'concrete' family must be positive and finite. Got 0.0 instead.",
         ),
         (
-            lambda: Linear(4, 2, family="concrete", family_options={"temperature": -0.5}),
-            "The 'temperature' of the 'concrete' family must be positive and finite. Got -0.5 instead.",
+            lambda: Linear(4, 2, family="concrete", family_options={"relaxation": -0.5}),
+            "The 'relaxation' of the 'concrete' family must be positive and finite. Got -0.5 instead.",
         ),
         (
             lambda: Linear(4, 2, family="flow", family_options={"auxiliary": "moment"}),

@@ -184,7 +184,7 @@ class Plain(torch.nn.Module):
 
     def __init__(self, outputs):
         super().__init__()
-        self.layer = mlp([3, outputs], family="concrete", family_options={"temperature": 0.5}).double()
+        self.layer = mlp([3, outputs], family="concrete", family_options={"relaxation": 0.5}).double()
 
     def forward(self, x):
         return self.layer(x)

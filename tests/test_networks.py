@@ -1,5 +1,7 @@
 """networks.py: shapes and counts of the paper's networks, density, and starts that depend on a seed alone."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 from torch import nn
@@ -230,3 +232,37 @@ def test_a_frozen_module_stays_as_it_is():
     initialise(network, 7)
     assert torch.equal(backbone[0].weight, before)
     assert not torch.equal(network[1].weights.mean, mean)
+
+
+def sharded_density(rank, world, path):
+    """In a process of its own: the density of a network before and after it is sharded."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    try:
+        network = mlp([5, 7, 3], family="spike_slab")
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        whole = density(network)
+        for layer in (network[0], network[2], network):
+            fully_shard(layer, mesh=init_device_mesh("cpu", (world,)))
+        sharded = density(network)
+        assert hasattr(network[0].weights.inclusion_logit, "full_tensor")
+        assert dict(sharded) == dict(whole)
+        assert sharded.overall == whole.overall
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_density_of_a_sharded_network(tmp_path):
+    sharded_density(0, 1, tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_density_of_a_network_in_two_processes(tmp_path):
+    torch.multiprocessing.spawn(sharded_density, (2, tmp_path / "store"), nprocs=2)

@@ -23,7 +23,7 @@ from sparsebnn.prediction import predict, predict_all
 FAMILIES = {
     "gaussian": {},
     "spike_slab": {},
-    "concrete": {"temperature": 0.5},
+    "concrete": {"relaxation": 0.5},
     "flow": {"hidden": (5, 4)},
 }
 X = torch.randn(11, 4, generator=generator(0), dtype=torch.float64)

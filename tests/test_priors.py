@@ -14,6 +14,8 @@ from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.families import family_class
 from sparsebnn.layers import Linear
+from sparsebnn.networks import initialise
+from sparsebnn.noise import Fresh
 from sparsebnn.priors import (
     EmpiricalPrior,
     GammaPrecisionPrior,
@@ -356,8 +358,7 @@ def test_networks_train_with_it(family):
         ),
         (
             lambda: EmpiricalPrior(strength=0.0),
-            "The 'strength' of EmpiricalPrior must be greater than 0. Got 0.0 instead. "
-            "Without it a layer whose weights all go would have no prior left.",
+            "The 'strength' of EmpiricalPrior must be finite and greater than 0. Got 0.0 instead.",
         ),
     ],
 )
@@ -365,3 +366,81 @@ def test_empirical_messages(build, message):
     with pytest.raises(InvalidInput) as error:
         build()
     assert str(error.value) == message
+
+
+# --- the precision in use, and values that no draw can replace ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "build"),
+    [
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(1 - 1e-12))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(1e-60))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior([0.1, 0.1, 0.1, 1 - 1e-12]))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(0.9999)).to(torch.bfloat16)),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(0.9999), dtype=torch.bfloat16)),
+        ("inclusion_prob", lambda: Linear(4, 2, family="flow", prior=SpikeSlabPrior(0.9999)).bfloat16()),
+        ("std", lambda: Linear(4, 2, prior=SpikeSlabPrior(std=1e-30))),
+        ("std", lambda: Linear(4, 2, prior=EmpiricalPrior(std=1e30))),
+        ("std", lambda: Linear(4, 2, family="gaussian", prior=GaussianPrior(std=1e-4)).half()),
+        ("std", lambda: Linear(4, 2, bias_prior=GaussianPrior(std=1e-30))),
+        ("std", lambda: GaussianPrior(std=1e-200)),
+        ("mean", lambda: Linear(4, 2, prior=SpikeSlabPrior(mean=1e6)).half()),
+        ("relaxation", lambda: Linear(4, 2, family="concrete", family_options={"relaxation": 1e-9}).half()),
+    ],
+)
+def test_values_are_checked_in_the_precision_in_use(what, build):
+    with pytest.raises(InvalidInput, match=f"The '{what}' of "):
+        build()
+
+
+def test_a_wider_precision_takes_what_a_narrow_one_does_not():
+    layer = Linear(4, 2, prior=SpikeSlabPrior(1 - 1e-12, std=1e-30), dtype=torch.float64)
+    assert torch.isfinite(layer.weights.kl(Fresh()))
+
+
+META_CASES = {
+    "spike_slab": {"prior": SpikeSlabPrior([0.1, 0.2, 0.3, 0.4], std=2.0)},
+    "concrete": {"prior": HierarchicalPrior(shape=3.0, included=2.0), "family_options": {"relaxation": 0.3}},
+    "gaussian": {"prior": GaussianPrior(std=[0.5, 1.0, 2.0, 0.7])},
+    "flow": {"family_options": {"hidden": (8, 8)}},
+    "mnf": {"family_options": {"hidden": (8, 8), "kind": "coupling"}},
+}
+
+
+@pytest.mark.parametrize("way", ["context", "device", "moved", "emptied"])
+@pytest.mark.parametrize("family", META_CASES)
+def test_constants_survive_the_meta_device_and_to_empty(family, way):
+    """Priors, relaxations and the orders of flows: nothing would draw them again."""
+    options = {"family": family, **META_CASES[family]}
+    straight = Linear(4, 3, **options)
+    with torch.device("meta" if way == "context" else "cpu"):
+        layer = Linear(4, 3, device="meta" if way == "device" else None, **options)
+    if way == "moved":
+        layer = layer.to("meta")
+    if way != "emptied":
+        assert all(t.is_meta for t in (*layer.parameters(), *layer.buffers()))
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        layer.to_empty(device="cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    initialise(layer, 7)
+    initialise(straight, 7)
+    mine = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    for name, value in (*straight.named_parameters(), *straight.named_buffers()):
+        assert torch.equal(mine[name], value), name
+
+
+def test_a_meta_value_is_no_value():
+    with pytest.raises(InvalidInput, match="The 'std' of GaussianPrior must be a tensor with values"):
+        GaussianPrior(std=torch.ones(3, device="meta"))
+
+
+def test_an_adopted_prior_is_moved_to_the_layers_device():
+    """A prior made before the default device was chosen goes where the weights are."""
+    prior = SpikeSlabPrior([0.1, 0.2])
+    with torch.device("meta"):
+        layer = Linear(2, 3, prior=prior)
+    assert layer.weights.prior.inclusion_prob.is_meta
+    assert not prior.inclusion_prob.is_meta

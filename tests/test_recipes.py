@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from sparsebnn import Settings, recipe, train
 from sparsebnn.checks import InvalidInput
+from sparsebnn.experiments.cells import Job, finished
 from sparsebnn.experiments.paper import cell
 from sparsebnn.initial import He, Uniform
 from sparsebnn.networks import bayesian_layers
@@ -128,3 +130,33 @@ def test_messages():
         ):
             recipe(**wrong)
     assert recipe(refit_heat=3.0, free=0.4, target_density=0.1).settings.refit_heat == 3.0
+
+
+def test_the_papers_relaxation_is_the_papers_alone():
+    made = recipe("paper", method="lbbnn")
+    assert float(made.mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.001)
+    shared = made.mlp([3, 2], family_options={"share": "output"})[0].weights
+    assert (shared.share, float(shared.relaxation)) == ("output", pytest.approx(0.001))
+    assert made.mlp([3, 2], family="spike_slab")[0].family == "spike_slab"
+    assert float(recipe(method="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
+    assert float(cell("fc", "lbbnn").network()[0].weights.relaxation) == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(("study", "architecture"), [("table1", "fc"), ("table2", "lenet")])
+@pytest.mark.parametrize("dataset", ["mnist", "fmnist", "kmnist"])
+def test_the_tables_of_lbbnn_are_recognised(study, architecture, dataset):
+    """They are older than the name of the relaxation; another relaxation is another cell."""
+    made = cell(architecture, "lbbnn", dataset)
+    job = Job(f"{dataset}-lbbnn", dataset, made)
+    assert finished(ROOT / "results" / study, job)
+    other = Job(job.stem, dataset, replace(made, family_options={"relaxation": 0.1}))
+    assert not finished(ROOT / "results" / study, other)
+
+
+@pytest.mark.parametrize("architecture", ["fc", "lenet"])
+def test_the_recommended_recipe_knows_no_architecture(architecture):
+    """An argument that changes nothing would seem to."""
+    with pytest.raises(InvalidInput, match="The 'architecture' of recipe must be left out"):
+        recipe("recommended", architecture=architecture)
+    assert recipe("paper", architecture="fc") == recipe("paper")
+    assert recipe("paper", architecture="lenet") != recipe("paper")

@@ -227,7 +227,7 @@ def test_plots_are_written(tmp_path):
         (lambda: select([0.2], rule="fdr", level="0.1"), "strictly between 0 and 1. Got '0.1' instead."),
         (lambda: select([0.2], rule="threshold", threshold="a"), "must be from 0 to 1. Got 'a' instead."),
         (lambda: select([0.2], names="a"), "one name per input (1). Got 'a' instead. Put them"),
-        (lambda: select([0.2], seed=0.5), "must be a whole number of at least 0. Got 0.5 instead."),
+        (lambda: select([0.2], seed=0.5), "must be a whole number. Got 0.5 instead."),
         (lambda: select([0.2, 1.5]), "'inclusion' of select must be from 0 to 1 everywhere. Got 1.5"),
         (lambda: select([0.2, math.nan]), "must be from 0 to 1 everywhere. Got nan instead."),
         (lambda: select([[0.2]]), "must be a vector, one probability per input. Got shape (1, 1) instead."),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ __all__ = [
     "check_probability",
     "check_finite",
     "check_rows",
+    "check_scale",
+    "check_seed",
     "check_tensor",
     "printable",
 ]
@@ -70,6 +73,24 @@ def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
     return int(value)
 
 
+def check_seed(value: Any, what: str, owner: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """Return ``value`` as an int when it is a whole number that a generator takes.
+
+    >>> check_seed(-1, "seed", "f", least=0)
+    Traceback (most recent call last):
+    sparsebnn.checks.InvalidInput: The 'seed' of f must be a whole number from 0 to 2**63 - 1. Got -1 instead.
+    """
+    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
+        raise invalid(what, owner, "a whole number", repr(value))
+    seed = int(number)
+    if not least <= seed <= most:
+        low = f"-2**{(-least).bit_length() - 1}" if least < 0 else least
+        expected = f"a whole number from {low} to 2**{most.bit_length()} - 1"
+        raise invalid(what, owner, expected, seed)
+    return seed
+
+
 def check_number(value: Any, what: str, owner: str, expected: str, fits: Callable[[float], bool]) -> float:
     """Return ``value`` as a float when it is a number that fits; text that reads like one is none.
 
@@ -86,47 +107,91 @@ def check_number(value: Any, what: str, owner: str, expected: str, fits: Callabl
     return number
 
 
-def _worst(values: Tensor, good: Tensor) -> float:
-    return float(values[~good].flatten()[0])
-
-
-def check_positive(value: Tensor, what: str, owner: str, advice: str = "") -> Tensor:
-    """Return ``value`` when every entry is positive and finite."""
-    good = (value > 0) & value.isfinite()
+def _check_all(
+    value: Tensor,
+    fits: Callable[[Tensor], Tensor],
+    what: str,
+    owner: str,
+    expected: str,
+    advice: str,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """Return ``value`` when every entry fits, and still does when it is cast to ``dtype``."""
+    good = fits(value)
     if not bool(good.all()):
-        raise invalid(what, owner, "positive and finite", _worst(value, good), advice)
+        raise invalid(what, owner, expected, float(value[~good].flatten()[0]), advice)
+    if dtype is not None and dtype != value.dtype and not bool((good := fits(value.to(dtype))).all()):
+        expected = f"{expected} in {str(dtype).removeprefix('torch.')}"
+        given = float(value[~good].flatten()[0])
+        raise invalid(what, owner, expected, given, "Change the value, or use a wider dtype.")
     return value
 
 
-def check_probability(value: Tensor, what: str, owner: str) -> Tensor:
-    """Return ``value`` when every entry lies strictly between 0 and 1."""
-    good = (value > 0) & (value < 1)
-    if not bool(good.all()):
-        advice = (
-            "A probability of 0 or 1 leaves nothing to learn; "
-            "use the 'gaussian' family or the MNF form for weights that are always there."
-        )
-        raise invalid(what, owner, "strictly between 0 and 1", _worst(value, good), advice)
-    return value
+def _tiny(value: Tensor) -> float:
+    """The smallest number that every device handles."""
+    return torch.finfo(value.dtype).tiny if value.is_floating_point() else 1.0
 
 
-def check_finite(value: Tensor, what: str, owner: str) -> Tensor:
+def check_positive(
+    value: Tensor, what: str, owner: str, advice: str = "", dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return ``value`` when every entry is positive and finite, in ``dtype`` too if given."""
+
+    def fits(v: Tensor) -> Tensor:
+        return (v > 0) & v.isfinite()
+
+    return _check_all(value, fits, what, owner, "positive and finite", advice, dtype)
+
+
+def check_scale(value: Tensor, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value`` when every entry is a standard deviation: its square is positive and finite too."""
+    check_positive(value, what, owner)
+
+    def fits(v: Tensor) -> Tensor:
+        return (v**2 >= _tiny(v)) & (v**2).isfinite()
+
+    return _check_all(value, fits, what, owner, "positive and finite when squared", "", dtype)
+
+
+def check_probability(value: Tensor, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value`` when every entry lies strictly between 0 and 1, in ``dtype`` too if given."""
+
+    def fits(v: Tensor) -> Tensor:
+        return (v > 0) & (v >= _tiny(v)) & (v < 1)
+
+    advice = (
+        "A probability of 0 or 1 leaves nothing to learn; "
+        "use the 'gaussian' family or the MNF form for weights that are always there."
+    )
+    return _check_all(value, fits, what, owner, "strictly between 0 and 1", advice, dtype)
+
+
+def check_finite(
+    value: Tensor, what: str, owner: str, advice: str = "Impute or drop those rows first."
+) -> Tensor:
     """Return ``value`` when it holds neither NaN nor infinities; otherwise say how many and where."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         bad = ~torch.isfinite(value)
         first = tuple(int(i) for i in bad.nonzero()[0])
         got = f"{int(bad.sum())} NaN or infinite values, the first at {first},"
-        raise invalid(what, owner, "finite", got, "Impute or drop those rows first.")
+        raise invalid(what, owner, "finite", got, advice)
     return value
 
 
 def check_tensor(values: Any, what: str, owner: str, dtype: torch.dtype | None = None) -> Tensor:
     """``values`` as a tensor: one already, or an array or list of numbers."""
+    if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_nested):
+        got = "a nested one" if values.is_nested else f"one of layout {values.layout}"
+        raise invalid(what, owner, "a dense tensor", got, "Make it dense first (values.to_dense()).")
+    if isinstance(values, np.ndarray) and (min(values.strides, default=0) < 0 or not values.dtype.isnative):
+        # Torch takes neither views that run backwards nor foreign byte orders.
+        values = np.array(values, dtype=values.dtype.newbyteorder("="))
     try:
         return torch.as_tensor(values, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError, OverflowError) as error:
         advice = "Of a table pass its numbers (frame.to_numpy(float))."
         advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice
+        advice = "Make it dense first (values.toarray())." if hasattr(values, "toarray") else advice
         got = f"a {type(values).__name__}"
         raise invalid(what, owner, "a tensor or an array of numbers", got, advice) from error
 

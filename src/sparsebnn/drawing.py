@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from sparsebnn import counter
 from sparsebnn.allocation import keep_freed_memory
-from sparsebnn.checks import check_choice, check_count, check_finite, check_rows, check_tensor, invalid
+from sparsebnn.checks import (
+    check_choice,
+    check_count,
+    check_finite,
+    check_rows,
+    check_seed,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.layers import BayesianLayer
 from sparsebnn.networks import as_input, bayesian_layers, described
@@ -213,7 +221,7 @@ class _Plan:
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        self.seeds = counter.seed_tensor([seed], self.like.device)
+        self.seeds = counter.seed_tensor([check_seed(seed, "seed", "predict")], self.like.device)
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks

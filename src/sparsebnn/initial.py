@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebnn.checks import check_number
+
 __all__ = ["Uniform", "Normal", "He", "Initial", "Start"]
 
 
@@ -17,6 +19,11 @@ class Uniform:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        low = check_number(self.low, "low", "Uniform", "finite", math.isfinite)
+        expected = "finite and at least 'low'"
+        check_number(self.high, "high", "Uniform", expected, lambda high: low <= high < math.inf)
 
     def fill(self, parameter: Tensor) -> None:
         parameter.uniform_(self.low, self.high)
@@ -29,6 +36,10 @@ class Normal:
     mean: float
     std: float
 
+    def __post_init__(self) -> None:
+        check_number(self.mean, "mean", "Normal", "finite", math.isfinite)
+        check_number(self.std, "std", "Normal", "finite and at least 0", lambda std: 0.0 <= std < math.inf)
+
     def fill(self, parameter: Tensor) -> None:
         parameter.normal_(self.mean, self.std)
 
@@ -38,6 +49,9 @@ class He:
     """N(0, 2·gain²/fan_in): variance kept through layers of rectified units."""
 
     gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number(self.gain, "gain", "He", "finite and at least 0", lambda gain: 0.0 <= gain < math.inf)
 
     def fill(self, parameter: Tensor) -> None:
         fan_in = max(1, parameter[0].numel()) if parameter.ndim > 1 else max(1, parameter.numel())
@@ -67,5 +81,13 @@ class Initial:
 
 @torch.no_grad()
 def fill(parameter: Tensor, start: Start) -> None:
-    """Draw ``parameter`` from ``start`` with torch's generator."""
-    start.fill(parameter)
+    """Draw ``parameter`` from ``start`` with torch's generator.
+
+    Torch draws in the order of memory; here a value depends on its index alone, in any memory format.
+    """
+    if parameter.is_contiguous():
+        start.fill(parameter)
+    else:
+        drawn = torch.empty_like(parameter, memory_format=torch.contiguous_format)
+        start.fill(drawn)
+        parameter.copy_(drawn)

@@ -95,7 +95,8 @@ class BayesianLayer(nn.Module):
                 mean_start=initial.bias_mean,
                 raw_std_start=initial.bias_raw_std,
             )
-        self.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
+        where = torch.get_default_device() if device is None else device
+        self.to(device=where, dtype=torch.get_default_dtype() if dtype is None else dtype)
         self._drawn = self._probe()
 
     def _probe(self) -> Tensor | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -201,7 +200,8 @@ def rejection_curve(
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     p, y = checked(probs, labels, "rejection_curve")
-    score = entropy(p) if uncertainty is None else torch.as_tensor(uncertainty).to(p.device)
+    given = entropy(p) if uncertainty is None else uncertainty
+    score = check_tensor(given, "uncertainty", "rejection_curve").to(p.device)
     if score.dim() != 1:
         expected = "a vector, one number per row"
         raise invalid("uncertainty", "rejection_curve", expected, f"shape {tuple(score.shape)}")
@@ -220,7 +220,7 @@ def rejection_area(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = N
 
 
 def _scores(inside: Tensor, outside: Tensor, owner: str) -> tuple[Tensor, Tensor]:
-    a, b = torch.as_tensor(inside).double(), torch.as_tensor(outside).double()
+    a, b = (check_tensor(v, n, owner).double() for n, v in (("inside", inside), ("outside", outside)))
     for name, values in (("inside", a), ("outside", b)):
         if values.dim() != 1:
             raise invalid(name, owner, "a vector of scores", f"shape {tuple(values.shape)}")
@@ -270,7 +270,7 @@ def entropy(probs: Tensor) -> Tensor:
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
     [0.6931471824645996, 0.0]
     """
-    p = probs if isinstance(probs, Tensor) else torch.from_numpy(np.asarray(probs, dtype=np.float64))
+    p = check_tensor(probs, "probs", "entropy", None if isinstance(probs, Tensor) else torch.float64)
     return torch.special.entr(p).sum(-1)
 
 
@@ -293,7 +293,7 @@ def entropy_parts(draws: Tensor) -> EntropyParts:
     >>> entropy_parts(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).epistemic
     tensor([0.6931])
     """
-    p = torch.as_tensor(draws)
+    p = check_tensor(draws, "draws", "entropy_parts")
     if p.dim() != 3:
         expected = "of shape (draws, rows, classes)"
         raise invalid("draws", "entropy_parts", expected, f"shape {tuple(p.shape)}")

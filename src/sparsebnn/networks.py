@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.layers import BayesianLayer, Conv2d, Linear
 from sparsebnn.priors import EmpiricalPrior, HierarchicalPrior
 
@@ -133,7 +133,7 @@ def initialise(network: nn.Module, seed: int) -> None:
     """
     # Starts are drawn with torch's own generator, of which there is one for all threads.
     with _GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(check_seed(seed, "seed", "initialise"))
         for _, layer in bayesian_layers(network):
             parameters = list(layer.parameters())
             if parameters and not any(parameter.requires_grad for parameter in parameters):
@@ -160,6 +160,8 @@ class Density(dict[str, float]):
 def density(network: nn.Module) -> Density:
     """How much of the network is left in its median probability model.
 
+    Every process of a sharded network (``fully_shard``) must call it, and gets the whole network's density.
+
     >>> density(mlp([4, 8, 3], family="gaussian")).overall
     1.0
     """
@@ -170,7 +172,10 @@ def density(network: nn.Module) -> Density:
             continue  # weights that two layers share are counted once
         seen.add(layer.weights)
         inclusion: Tensor = layer.weights.inclusion_prob()
-        kept[name or type(layer).__name__] = (int((inclusion > 0.5).sum()), inclusion.numel())
+        included = (inclusion > 0.5).sum()
+        if hasattr(included, "full_tensor"):  # a DTensor: each process has counted its own part
+            included = included.full_tensor()
+        kept[name or type(layer).__name__] = (int(included), inclusion.numel())
     if not kept:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "density", "a module with Bayesian layers", type(network).__name__, advice)

@@ -151,6 +151,8 @@ class Pass:
             present = [term for term in terms if term is not None]
             if present:
                 found.append((layer, present[0] if len(present) == 1 else present[0] + present[1]))
+            elif found:  # all of it is shared with an earlier layer
+                found.append((layer, torch.zeros_like(found[0][1])))
         return found
 
     def kl(self) -> Tensor:

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_count, invalid
+from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
 from sparsebnn.networks import chain
 
@@ -120,6 +120,7 @@ def path_probability(
     [1.0, 1.0, 1.0]
     """
     check_count(n_draws, "n_draws", _OWNER)
+    seed = check_seed(seed, "seed", _OWNER)
     modules = _check(network)
     layers = _after_flatten(modules)
     if layers and all(isinstance(module, Linear | nn.Linear) for module in layers):

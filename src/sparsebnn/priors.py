@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from sparsebnn.checks import (
     check_choice,
     check_finite,
+    check_number,
     check_positive,
     check_probability,
+    check_scale,
     check_tensor,
     invalid,
 )
@@ -36,8 +38,23 @@ Value = float | Sequence[float] | Tensor
 
 
 def _named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
-    """A value and what it is; in double precision until a layer, which knows its dtype, adopts the prior."""
-    return check_tensor(value, what, owner, torch.float64).detach().clone(), what, owner
+    """A value and what it is; in double precision until a layer, which knows its dtype, adopts the prior.
+
+    Numbers stay on the CPU until then, too: on the meta device there would be nothing to check.
+    """
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise invalid(what, owner, "a tensor with values", "one on the meta device")
+        return check_tensor(value.detach(), what, owner).to(torch.float64, copy=True), what, owner
+    with torch.device("cpu"):
+        return check_tensor(value, what, owner, torch.float64).clone(), what, owner
+
+
+def _range(value: Tensor) -> str:
+    if value.is_meta:
+        return "?"
+    low, high = (f"{float(end):.7g}" for end in value.aminmax())
+    return low if low == high else f"{low} to {high}"
 
 
 def _inverse_softplus(value: Tensor) -> Tensor:
@@ -48,6 +65,21 @@ class Prior(nn.Module):
     """Base of all priors. ``drawn`` says whether its divergence needs drawn weights."""
 
     drawn = False
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Complain unless the values can be used in that precision."""
+
+    def given(self) -> dict[str, Tensor]:
+        """The values that were given rather than drawn, by name."""
+        return dict(self.named_buffers())
+
+    def extra_repr(self) -> str:
+        """The values: one each, or from the least to the largest.
+
+        >>> SpikeSlabPrior(inclusion_prob=[0.1, 0.5])
+        SpikeSlabPrior(inclusion_prob=0.1 to 0.5, mean=0, std=1)
+        """
+        return ", ".join(f"{name}={_range(value)}" for name, value in self.named_buffers())
 
     def check_shape(self, shape: Sequence[int]) -> None:
         """Complain unless every value broadcasts to weights of this shape without enlarging them."""
@@ -78,8 +110,12 @@ class GaussianPrior(Prior):
 
     def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        self.register_buffer("mean", check_finite(*_named(mean, "mean", "GaussianPrior")))
-        self.register_buffer("std", check_positive(*_named(std, "std", "GaussianPrior")))
+        self.register_buffer("mean", check_finite(*_named(mean, "mean", "GaussianPrior"), ""))
+        self.register_buffer("std", check_scale(*_named(std, "std", "GaussianPrior")))
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        check_finite(self.mean.to(dtype), "mean", type(self).__name__, "")
+        check_scale(self.std, "std", type(self).__name__, dtype)
 
     def slab_kl(self, std: Tensor, squared_error: Tensor) -> Tensor:
         """Elementwise divergence of a Gaussian with this std and squared distance of means."""
@@ -112,8 +148,14 @@ class SpikeSlabPrior(Prior):
         super().__init__()
         probability = check_probability(*_named(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
         self.register_buffer("inclusion_prob", probability)
-        self.register_buffer("mean", check_finite(*_named(mean, "mean", "SpikeSlabPrior")))
-        self.register_buffer("std", check_positive(*_named(std, "std", "SpikeSlabPrior")))
+        self.register_buffer("mean", check_finite(*_named(mean, "mean", "SpikeSlabPrior"), ""))
+        self.register_buffer("std", check_scale(*_named(std, "std", "SpikeSlabPrior")))
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        owner = type(self).__name__
+        check_probability(self.inclusion_prob, "inclusion_prob", owner, dtype)
+        check_finite(self.mean.to(dtype), "mean", owner, "")
+        check_scale(self.std, "std", owner, dtype)
 
     @property
     def inclusion_logit(self) -> Tensor:
@@ -181,11 +223,13 @@ class EmpiricalPrior(SpikeSlabPrior):
     ) -> None:
         super().__init__(inclusion_prob, mean, std)
         self.per = check_choice(per, ("layer", "input", "output"), "per", "EmpiricalPrior")
-        for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength)):
-            if not value > 0.0:
-                advice = "Without it a layer whose weights all go would have no prior left."
-                raise invalid(name, "EmpiricalPrior", "greater than 0", value, advice)
-        self.strength, self.inclusion_strength = float(strength), float(inclusion_strength)
+        expected = (
+            "finite and greater than 0"  # with none, a layer whose weights all go would have no prior left
+        )
+        self.strength, self.inclusion_strength = (
+            check_number(value, name, "EmpiricalPrior", expected, lambda v: 0.0 < v < math.inf)
+            for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength))
+        )
         self.learn_inclusion = bool(learn_inclusion)
 
     def _sum(self, t: Tensor) -> Tensor:
@@ -240,6 +284,9 @@ class _Hyper(Prior):
             advice = "The hyperparameters are shared by all weights of a layer."
             raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)
         self.register_parameter(f"raw_{name}", nn.Parameter(_inverse_softplus(positive)))
+
+    def given(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.named_parameters() if not self._drawn[name]}
 
     def _value(self, name: str) -> Tensor:
         raw: Tensor = getattr(self, f"raw_{name}")

@@ -14,6 +14,7 @@ from torch import nn
 
 from sparsebnn import networks
 from sparsebnn.checks import check_choice, invalid
+from sparsebnn.families.concrete import RELAXATION
 from sparsebnn.initial import Initial, Normal, Uniform
 from sparsebnn.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.schedules import Steps
@@ -37,6 +38,8 @@ _PAPER = Initial(
     auxiliary=Normal(0.0, 1.0),
 )
 _SMALL = Uniform(-0.01, 0.01)
+# How far the paper relaxes LBBNN's inclusions.
+PAPER_RELAXATION = 0.001
 _LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
 
 
@@ -81,13 +84,16 @@ class Recipe:
         return METHODS[self.method]
 
     def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {
+        made = {
             "family": self.family,
             "prior": prior_of(self.prior, self.inclusion_prob),
             "initial": self.initial,
-            "family_options": self.family_options,
             **given,
         }
+        options = given.get("family_options") or {}
+        if made["family"] == self.family and isinstance(options, Mapping):
+            options = {**self.family_options, **options}
+        return {**made, "family_options": options}
 
     def mlp(self, sizes: Sequence[int], **layer: Any) -> nn.Sequential:
         """A fully connected network; ``layer`` overrides what goes to its layers."""
@@ -100,9 +106,12 @@ class Recipe:
 
 
 def recipe(
-    name: str = "recommended", *, method: str = "lrt", architecture: str = "fc", **settings: Any
+    name: str = "recommended", *, method: str = "lrt", architecture: str | None = None, **settings: Any
 ) -> Recipe:
     """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
+
+    The paper's recipe depends on the ``architecture``, ``"fc"`` (default) or ``"lenet"``; the recommended one
+    is the same for all and takes none.
 
     ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
     density; the recommended recipe then has three parts
@@ -117,7 +126,12 @@ def recipe(
     """
     check_choice(name, RECIPES, "name", "recipe")
     check_choice(method, METHODS, "method", "recipe")
-    check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+    if architecture is not None:
+        check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+        if name == "recommended":
+            expected = "left out with the recommended recipe"
+            advice = "It is the same for all architectures: call .mlp(...) or .lenet(...) of the recipe."
+            raise invalid("architecture", "recipe", expected, repr(architecture), advice)
     known = PhasedSettings.__dataclass_fields__
     for given in settings:
         check_choice(given, known, "settings", "recipe")
@@ -128,7 +142,7 @@ def recipe(
             phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
         )
     if name == "paper":
-        made = _paper(method, architecture)
+        made = _paper(method, architecture or "fc")
         return replace(made, settings=replace(made.settings, **settings))
     made = _recommended(method)
     if settings.get("target_density") is None:
@@ -140,7 +154,8 @@ def recipe(
 def _recommended(method: str) -> Recipe:
     """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
     start = Initial()
-    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical")
+    options = {"relaxation": RELAXATION} if method == "lbbnn" else {}
+    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical", family_options=options)
 
 
 def _paper(method: str, architecture: str) -> Recipe:
@@ -151,4 +166,5 @@ def _paper(method: str, architecture: str) -> Recipe:
     dense_start = replace(start, mean=_SMALL) if method == "flow" else start
     milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
     settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
-    return Recipe("paper", method, start, dense_start, settings, "spike_slab")
+    options = {"relaxation": PAPER_RELAXATION} if method == "lbbnn" else {}
+    return Recipe("paper", method, start, dense_start, settings, "spike_slab", family_options=options)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_count, check_number, invalid
+from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
 from sparsebnn.networks import NO_POSTERIOR
 from sparsebnn.paths import median_reach, path_probability
 
@@ -86,7 +86,8 @@ def expected_fdr(inclusion: Any, chosen: Any) -> float:
     >>> round(expected_fdr([0.9, 0.7, 0.1], [True, True, False]), 3)
     0.2
     """
-    p, kept = _probabilities(inclusion, "expected_fdr"), torch.as_tensor(chosen).cpu().bool()
+    p = _probabilities(inclusion, "expected_fdr")
+    kept = check_tensor(chosen, "chosen", "expected_fdr").cpu().bool()
     return float((1.0 - p[kept]).mean()) if bool(kept.any()) else 0.0
 
 
@@ -225,7 +226,7 @@ def select(
         limit = check_number(threshold, "threshold", "select", expected, lambda value: 0.0 <= value <= 1.0)
     if rule == "fdr":
         level = _check_level(level, "select")
-    seed = check_count(seed, "seed", "select", least=0)
+    seed = check_seed(seed, "seed", "select", least=0)
     _check_posterior(source, rule)
     median = None
     if isinstance(source, nn.Module):
@@ -341,7 +342,8 @@ def _choices(replicates: Any, shape: tuple[int, ...] | None) -> tuple[Tensor, tu
     elif len(listed) and isinstance(listed[0], nn.Module):
         chosen = torch.stack([median_inputs(one, shape=shape).flatten() for one in listed])
     else:
-        chosen = torch.as_tensor(listed if isinstance(listed, Tensor) else np.asarray(listed)).cpu()
+        rows = listed if isinstance(listed, Tensor) else np.asarray(listed)
+        chosen = check_tensor(rows, "replicates", "agreement").cpu()
     if chosen.dim() != 2 or len(chosen) < 2:
         expected = "at least two selections among the same inputs"
         raise invalid("replicates", "agreement", expected, f"shape {tuple(chosen.shape)}")

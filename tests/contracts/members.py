@@ -72,8 +72,8 @@ FAMILIES: dict[str, Member] = {
     "gaussian_gamma": Member("gaussian", gamma_prior),
     "spike_slab": Member("spike_slab", spike_slab_prior),
     # Far from 0, so that derivatives are of ordinary size; the low temperature has tests of its own.
-    "concrete": Member("concrete", spike_slab_prior, {"temperature": 0.5}),
-    "concrete_hierarchical": Member("concrete", hierarchical_prior, {"temperature": 0.5}),
+    "concrete": Member("concrete", spike_slab_prior, {"relaxation": 0.5}),
+    "concrete_hierarchical": Member("concrete", hierarchical_prior, {"relaxation": 0.5}),
     "flow": Member("flow", spike_slab_prior, _NETS),
     "flow_drawn": Member("flow", spike_slab_prior, {**_NETS, "auxiliary": "drawn"}),
     "flow_example": Member("flow", spike_slab_prior, {**_NETS, "z_per": "example"}),

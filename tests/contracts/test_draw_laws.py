@@ -191,8 +191,8 @@ def test_draw_for_gradient_has_the_value_of_a_draw(name):
 @pytest.mark.parametrize("name", ["concrete", "concrete_hierarchical"])
 @torch.no_grad()
 def test_concrete_training_draw_becomes_exact(name):
-    """As the temperature falls the relaxed draw is the exact one from the same numbers."""
-    family = make_family(name, SHAPE, 4, temperature=1e-9)
+    """As the relaxation falls the relaxed draw is the exact one from the same numbers."""
+    family = make_family(name, SHAPE, 4, relaxation=1e-9)
     meter = Meter()
     family.sample(meter)
     normals, logistics = (torch.randn(n, dtype=torch.float64) for n in meter.size)
@@ -205,7 +205,7 @@ def test_concrete_training_draw_becomes_exact(name):
 @torch.no_grad()
 def test_concrete_relaxation(name):
     """γ̂ = sigmoid((λ + ℓ)/T) with ℓ logistic, times μ + σε, written out."""
-    family = make_family(name, SHAPE, 4, temperature=0.7)
+    family = make_family(name, SHAPE, 4, relaxation=0.7)
     normals, logistics = (torch.randn(12, dtype=torch.float64) for _ in range(2))
     gamma = 1 / (1 + torch.exp(-(family.inclusion_logit + logistics.reshape(SHAPE)) / 0.7))
     slab = family.mean + F.softplus(family.raw_std) * normals.reshape(SHAPE)

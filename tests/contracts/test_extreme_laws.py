@@ -115,8 +115,8 @@ def test_auxiliary_direction_at_zero(family, layer):
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("family", ["concrete", "concrete_hierarchical"])
-def test_the_paper_temperature(family, layer):
-    """At temperature 0.001 the relaxation saturates: gradients are 0 or finite, never NaN."""
-    built = make_layer(layer, family, 1, DTYPE, temperature=0.001)
+def test_the_paper_relaxation(family, layer):
+    """At a relaxation of 0.001 the draw saturates: gradients are 0 or finite, never NaN."""
+    built = make_layer(layer, family, 1, DTYPE, relaxation=0.001)
     x = make_input(layer, dtype=DTYPE)
     check_finite(built, x, PosteriorPass, Tape(*tape_block(built, x, 3)))

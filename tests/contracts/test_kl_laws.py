@@ -110,7 +110,7 @@ def test_concrete_kl_from_a_hierarchical_prior():
     """
     pairs = []
     for seed in SETTINGS:
-        family = make_family("concrete_hierarchical", SHAPE, seed, temperature=1e-6)
+        family = make_family("concrete_hierarchical", SHAPE, seed, relaxation=1e-6)
         prior = family.prior
         a, b, c, d = (
             float(F.softplus(p))

@@ -364,12 +364,12 @@ def test_workers_share_the_cells(tmp_path, capfd):
 
 
 def _stops(monkeypatch, seed: int) -> None:
-    """The replicate of that seed is at a temperature that is no number: it stops at its first step."""
+    """The replicate of that seed is at a temperature that float32 cannot hold: it stops at its first step."""
     real = classification.train
 
     def train(*given, **options):
         seeds = options["replicates"]
-        heat = [float("inf") if s == seed else 0.1 for s in seeds]
+        heat = [1e300 if s == seed else 0.1 for s in seeds]
         return real(*given, **options, vary={"temperature": heat})
 
     monkeypatch.setattr(classification, "train", train)

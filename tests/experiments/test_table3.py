@@ -21,6 +21,7 @@ from sparsebnn.experiments.logistic_study import (
     settings,
     train_each,
 )
+from sparsebnn.initial import Initial
 from sparsebnn.selection import bayesian_fdr_threshold
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,3 +163,32 @@ def test_a_wrong_threshold_would_be_noticed():
     assert mean > 0.1 + 2 * error
     mean, error = mean_and_error(honest)
     assert mean <= 0.1 + 2 * error
+
+
+def test_relaxed_inclusions_learn_the_exact_probabilities():
+    """The ``concrete`` family at its default relaxation, against enumeration."""
+    spec = selection_truth.Spec(coefficients=(1.0, 0.4, 0.0, 0.0))
+    problems = [selection_truth.simulate("gaussian", 0.0, number, spec) for number in range(8)]
+    exact = np.stack([selection_truth.exact(problem, spec)[0] for problem in problems])
+    network = selection_truth.Network("LBBNN", "lbbnn", Initial(), rate=0.05, steps=700, logit_rate=0.1)
+    fitted = selection_truth.fit_network(network, problems, restarts=1, steps=1.0, seed=0)[:, 0]
+    # At a relaxation of 0.001 it is 0.4: hardly an inclusion logit has a gradient there.
+    assert np.abs(fitted - exact).mean() < 0.05
+
+
+def test_some_methods_are_added_to_the_result_file(quick, tmp_path):
+    """As they would be among all; the rest of the file stays as it was."""
+    name = Path("results") / "selection_truth" / "selection_truth.json"
+    before, path = json.loads((quick / name).read_text()), tmp_path / name
+    path.parent.mkdir(parents=True)
+    less = {**before, "rows": [row for row in before["rows"] if row["method"] != "LBBNN"]}
+    path.write_text(json.dumps(less))
+    selection_truth.main(["--quick", "--methods", "LBBNN", "--out", str(tmp_path)])
+    after = json.loads(path.read_text())
+    assert after["added"][0]["command"].endswith("selection_truth --methods LBBNN --quick")
+
+    def by_place(rows):
+        return {(row["kind"], row["correlation"], row["method"]): row for row in rows}
+
+    assert by_place(after["rows"]) == by_place(before["rows"])
+    assert after["provenance"] == before["provenance"]

@@ -15,7 +15,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gaussian": {},
     "spike_slab": {},
-    "concrete": {"temperature": 0.5},
+    "concrete": {"relaxation": 0.5},
     "flow": {"hidden": (5, 4)},
 }
 EXAMPLES: dict[str, tuple[int, ...]] = {"mlp": (4,), "conv": (1, 6, 6), "converted": (1, 7, 7)}

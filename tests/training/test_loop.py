@@ -216,7 +216,7 @@ def test_a_frozen_structure_stays(asked):
 
 def test_the_dead_stay_dead(tmp_path):
     """A replicate that stopped before the interruption is not told of twice."""
-    options = {"replicates": 3, "vary": {"learning_rate": [1e-2, float("inf"), 1e-2]}}
+    options = {"replicates": 3, "vary": {"learning_rate": [1e-2, 1e300, 1e-2]}}
     straight = fit(NETWORK, DATA, SHORT, **options)
     options["folder"] = tmp_path
     with pytest.raises(Halt):
@@ -469,7 +469,7 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
         ),
         (
             {"replicates": [0, 1.5]},
-            "The 'replicates' of train must be whole numbers. Got 1.5 instead.",
+            "The 'replicates' of train must be a whole number. Got 1.5 instead.",
         ),
         ({"seed": "a"}, "The 'seed' of train must be a whole number. Got 'a' instead."),
         (

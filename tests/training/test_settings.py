@@ -72,19 +72,19 @@ def test_warm_up():
         ),
         (
             {"learning_rate": -0.1},
-            "The 'learning_rate' of Settings must be a rate of at least 0. Got -0.1 instead.",
+            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got -0.1 instead.",
         ),
         (
             {"learning_rate": float("nan")},
-            "The 'learning_rate' of Settings must be a rate of at least 0. Got nan instead.",
+            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got nan instead.",
         ),
         (
             {"learning_rates": {"inclusion_logit": -1.0}},
-            "The 'inclusion_logit' of Settings must be a rate of at least 0. Got -1.0 instead.",
+            "The 'inclusion_logit' of Settings must be a finite rate of at least 0. Got -1.0 instead.",
         ),
         (
             {"learning_rate": "0.1"},
-            "The 'learning_rate' of Settings must be a rate of at least 0. Got '0.1' instead.",
+            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got '0.1' instead.",
         ),
         (
             {"learning_rates": 0.01},
@@ -93,10 +93,13 @@ def test_warm_up():
         ),
         (
             {"temperature": [1.0, 0.5]},
-            "The 'temperature' of Settings must be at least 0. Got [1.0, 0.5] instead.",
+            "The 'temperature' of Settings must be finite and at least 0. Got [1.0, 0.5] instead.",
         ),
-        ({"temperature": -1.0}, "The 'temperature' of Settings must be at least 0. Got -1.0 instead."),
-        ({"warmup": -0.5}, "The 'warmup' of Settings must be at least 0. Got -0.5 instead."),
+        (
+            {"temperature": -1.0},
+            "The 'temperature' of Settings must be finite and at least 0. Got -1.0 instead.",
+        ),
+        ({"warmup": -0.5}, "The 'warmup' of Settings must be finite and at least 0. Got -0.5 instead."),
         (
             {"warmup": 1.5},
             "The 'warmup' of Settings must be a share of the epochs, from 0 to 1. Got 1.5 instead.",

@@ -25,7 +25,7 @@ try:
 except ImportError as missing:
     raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
 
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
 from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
@@ -383,8 +383,8 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 
 def _seed(random_state: Any) -> int:
-    if isinstance(random_state, int | np.integer) and random_state >= 0:
-        return int(random_state)
+    if isinstance(random_state, int | np.integer):
+        return check_seed(int(random_state), "random_state", "the estimator", least=0, most=2**32 - 1)
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 

@@ -18,7 +18,7 @@ STUDIES: dict[str, str] = {
     "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",
     "table3": "Table 3, figures 3 and 4: variable selection by CS, LBBNN-LRT and LBBNN-FLOW.",
     "selection_power": "Table 3 with fresh data: TPR, FPR and power by correlation and sample size.",
-    "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones.",
+    "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT, LBBNN-FLOW and LBBNN against exact ones.",
     "selection_fdr": "Choices by Bayesian FDR: the realised rate against the one asked for.",
     "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
     "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",

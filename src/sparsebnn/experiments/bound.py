@@ -104,8 +104,8 @@ _WIDE = Initial(
 )
 METHODS = (
     Method("spike_slab", "spike_slab"),
-    Method("concrete", "concrete", {"temperature": 0.5}),
-    Method("concrete, T = 0.001", "concrete", {"temperature": 0.001}),
+    Method("concrete", "concrete", {"relaxation": 0.5}),
+    Method("concrete, T = 0.001", "concrete", {"relaxation": 0.001}),
     Method("flow", "flow", _FLOW),
     Method("flow, wide start", "flow", _BOTH_ORDERS, _WIDE, draws=32),
     Method("gaussian", "gaussian"),

@@ -57,7 +57,7 @@ def quick_cell(architecture: str, method: str) -> Cell:
         schedule=Steps((15,) if architecture == "fc" else (3,)),
         temperature=0.1,
     )
-    options = {"hidden": (20, 20)} if method == "flow" else {}
+    options = {"hidden": (20, 20)} if method == "flow" else full.family_options
     return replace(
         full,
         initial=replace(full.initial, inclusion_logit=start),

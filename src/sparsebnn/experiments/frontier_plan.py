@@ -163,12 +163,12 @@ def cell_of(
     Digits have 1,347 training rows: 1,400 steps where images have 60,000. Their rates are ten and three
     times as large, and the networks smaller.
     """
-    made = from_recipe(architecture, recipe("recommended", method=method, architecture=architecture))
+    made = from_recipe(architecture, recipe("recommended", method=method))
     settings = made.settings
     if dataset == "digits":
         rates = {"inclusion_logit": 3e-2}
         settings = replace(settings, learning_rate=1e-2, learning_rates=rates, epochs=10 if quick else 100)
-        options = {"hidden": (20, 20)} if method == "flow" else {}
+        options = {"hidden": (20, 20)} if method == "flow" else made.family_options
         sizes = (64, 50, 50, 10) if quick else (64, 100, 100, 10)
         made = replace(made, family_options=options, sizes=sizes)
     return replace(made, settings=replace(settings, epochs=epochs or settings.epochs))

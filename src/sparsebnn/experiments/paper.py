@@ -13,7 +13,7 @@ from sparsebnn.checks import check_choice, check_count
 from sparsebnn.initial import Initial, Uniform
 from sparsebnn.networks import lenet, mlp
 from sparsebnn.priors import GammaPrecisionPrior, HierarchicalPrior, Prior
-from sparsebnn.recipes import ARCHITECTURES, METHODS, Recipe, prior_of, recipe
+from sparsebnn.recipes import ARCHITECTURES, METHODS, PAPER_RELAXATION, Recipe, prior_of, recipe
 from sparsebnn.training.schedules import Constant, Steps
 from sparsebnn.training.settings import Settings
 
@@ -110,10 +110,20 @@ class Cell:
         return replace(self, settings=new)
 
     def record(self) -> dict[str, Any]:
-        """All of it in plain words, for a result file: what two runs must share to be the same cell."""
-        return {
+        """All of it in plain words, for a result file: what two runs must share to be the same cell.
+
+        LBBNN's relaxation is left out where it is the paper's: older result files were all made with that
+        value and do not name it.
+
+        >>> cell("fc", "lbbnn").record()["family_options"]
+        {}
+        """
+        found = {
             key: _plain(value) for key, value in vars(self).items() if key not in ("architecture", "method")
         }
+        if found["family_options"].get("relaxation") == PAPER_RELAXATION:
+            del found["family_options"]["relaxation"]
+        return found
 
 
 def _plain(value: Any) -> Any:

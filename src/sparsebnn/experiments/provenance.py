@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -244,7 +245,7 @@ class Study:
     @property
     def command(self) -> str:
         """What was typed, less what does not matter to the result."""
-        return " ".join(["python", "-m", f"sparsebnn.experiments.{self.name}", *self.given.words])
+        return shlex.join(["python", "-m", f"sparsebnn.experiments.{self.name}", *self.given.words])
 
     def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
         """What made the rows: the command with its options, the commit, versions, seeds, device, seconds."""

@@ -1,18 +1,22 @@
-"""Inclusion probabilities against the truth: CS, LBBNN-LRT and LBBNN-FLOW beside exact posteriors and MCMC.
+"""Inclusion probabilities of CS, LBBNN-LRT, LBBNN-FLOW and LBBNN against exact posteriors and MCMC.
 
 Linear and logistic regressions with eight inputs, any two of them equally correlated, are small enough to
 visit all 256 structures. The exact inclusion probabilities come from closed forms
 (:mod:`~sparsebnn.experiments.exact_regression`) and from importance sampling of each structure
 (:mod:`~sparsebnn.experiments.exact_selection`). All methods have the same priors.
 
-Run: ``python -m sparsebnn.experiments.selection_truth``.
+Run: ``python -m sparsebnn.experiments.selection_truth``; with ``--methods LBBNN`` those networks alone, whose
+rows are added to the result file.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +26,12 @@ import sparsebnn
 from sparsebnn.baselines import CarbonettoStephens
 from sparsebnn.experiments.exact_regression import Regression, exact_posterior
 from sparsebnn.experiments.exact_selection import SpikeSlabProblem, exact_inclusion, mcmc
-from sparsebnn.experiments.logistic_study import FAMILIES, START, inclusions, rates, train_each
+from sparsebnn.experiments.logistic_study import START, inclusions, rates, train_each
 from sparsebnn.experiments.program import run_as_program
-from sparsebnn.experiments.provenance import Study, arguments
+from sparsebnn.experiments.provenance import Study, arguments, rounded, write_json
 from sparsebnn.experiments.selection_truth_report import draw, summary, table
 from sparsebnn.initial import Initial
+from sparsebnn.recipes import METHODS
 from sparsebnn.training import Cosine, Settings
 
 __all__ = ["Network", "Spec", "run", "simulate"]
@@ -34,20 +39,28 @@ __all__ = ["Network", "Spec", "run", "simulate"]
 
 @dataclass(frozen=True)
 class Network:
-    """A network method: family, start, rate and steps. The paper's start is that of its table 3."""
+    """A network method: family, start, rates and steps. The paper's start is that of its table 3.
+
+    ``logit_rate`` is the rate of the inclusion logits, where it is another one.
+    """
 
     name: str
     method: str
     start: Initial
     rate: float = 0.03
     steps: int = 1500
+    logit_rate: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
+_FLOW = {"hidden": (16, 16)}
 NETWORKS = (
     Network("LRT", "lrt", Initial()),
-    Network("FLOW", "flow", Initial()),
+    Network("FLOW", "flow", Initial(), options=_FLOW),
     Network("LRT, paper's start", "lrt", START, 0.01, 2500),
-    Network("FLOW, paper's start", "flow", START, 0.01, 2500),
+    Network("FLOW, paper's start", "flow", START, 0.01, 2500, options=_FLOW),
+    Network("LBBNN", "lbbnn", Initial(), logit_rate=0.05),
+    Network("LBBNN, relaxation 0.001", "lbbnn", Initial(), logit_rate=0.05, options={"relaxation": 0.001}),
 )
 
 
@@ -125,23 +138,24 @@ def fit_network(
 ) -> np.ndarray:
     """All data sets and restarts as one program; (data sets, restarts, inputs)."""
     first = problems[0]
-    options = {"family_options": {"hidden": (16, 16)}} if network.method == "flow" else {}
     layer = sparsebnn.Linear(
         first.x.shape[1],
         1,
-        family=FAMILIES[network.method],
+        family=METHODS[network.method],
+        family_options=network.options,
         prior=sparsebnn.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
         bias_prior=sparsebnn.GaussianPrior(std=first.bias_std),
         initial=network.start,
         dtype=torch.float64,
-        **options,  # type: ignore[arg-type]
     )
     x = np.stack([problem.x for problem in problems for _ in range(restarts)])
     y = np.stack([problem.y for problem in problems for _ in range(restarts)])
+    own = {} if network.logit_rate is None else {"inclusion_logit": network.logit_rate}
     how = Settings(
         epochs=max(1, round(steps * network.steps)),
         batch_size=x.shape[1],
         learning_rate=network.rate,
+        learning_rates=own,
         schedule=Cosine(1e-3),
         shuffle=False,
     )
@@ -165,8 +179,8 @@ def _judge(fits: np.ndarray, truth: np.ndarray, nonzero: np.ndarray) -> dict[str
     }
 
 
-def run(spec: Spec) -> list[dict[str, Any]]:
-    """One row per kind, correlation, data set and method."""
+def run(spec: Spec, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One row per kind, correlation, data set and method; ``only`` names networks to fit and nothing else."""
     nonzero = np.array(spec.coefficients) != 0.0
     rows: list[dict[str, Any]] = []
     for kind in spec.kinds:
@@ -174,22 +188,26 @@ def run(spec: Spec) -> list[dict[str, Any]]:
         problems = [simulate(kind, rho, number, spec) for rho, number in cells]
         fits: dict[str, list[np.ndarray]] = {}
         truths = [exact(problem, spec) for problem in problems]
-        fits["exact"] = [truth[None] for truth, _ in truths]
-        chains = [mcmc(p, spec.mcmc_steps, spec.mcmc_chains, seed=spec.seed) for p in problems]
-        fits["MCMC"] = [chain.inclusion[None] for chain in chains]
-        climbs = [fit_cs(problem, spec.cs_restarts, spec.seed) for problem in problems]
-        fits["CS, one start"], fits["CS, best of starts"] = climbs, [each[:1] for each in climbs]
+        errors: dict[str, list[float]] = {}  # Monte Carlo's, where a method has one
+        if not only:
+            fits["exact"] = [truth[None] for truth, _ in truths]
+            errors["exact"] = [float(error.max()) for _, error in truths]
+            chains = [mcmc(p, spec.mcmc_steps, spec.mcmc_chains, seed=spec.seed) for p in problems]
+            fits["MCMC"] = [chain.inclusion[None] for chain in chains]
+            errors["MCMC"] = [float(chain.inclusion_se.max()) for chain in chains]
+            climbs = [fit_cs(problem, spec.cs_restarts, spec.seed) for problem in problems]
+            fits["CS, one start"], fits["CS, best of starts"] = climbs, [each[:1] for each in climbs]
         for network in NETWORKS:
-            fits[network.name] = list(fit_network(network, problems, spec.restarts, spec.steps, spec.seed))
+            if not only or network.name in only:
+                fitted = fit_network(network, problems, spec.restarts, spec.steps, spec.seed)
+                fits[network.name] = list(fitted)
         for method, found in fits.items():
-            for (rho, number), fit, (truth, error), chain in zip(cells, found, truths, chains):
+            for i, ((rho, number), fit, (truth, _)) in enumerate(zip(cells, found, truths)):
                 row = {"kind": kind, "correlation": rho, "data_set": number, "method": method}
                 row |= _judge(fit, truth, nonzero)
                 row["inclusion"] = fit.mean(0).tolist()
-                if method == "exact":
-                    row["monte_carlo_error"] = float(error.max())
-                elif method == "MCMC":
-                    row["monte_carlo_error"] = float(chain.inclusion_se.max())
+                if method in errors:
+                    row["monte_carlo_error"] = errors[method][i]
                 rows.append(row)
     return rows
 
@@ -197,18 +215,44 @@ def run(spec: Spec) -> list[dict[str, Any]]:
 # --- the command -------------------------------------------------------------------------------------
 
 
+def _add(
+    study: Study, only: Sequence[str], seeds: Sequence[int], rows: list[dict[str, Any]]
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Rows of some methods in the place of those that the result file has of them; ``added`` tells of it."""
+    there = json.loads(study.path.read_text(encoding="utf-8"))
+    kinds = there["spec"]["kinds"]
+    both, lines = (
+        sorted(
+            [*(entry for entry in there[name] if entry["method"] not in only), *new],
+            key=lambda entry: kinds.index(entry["kind"]),
+        )
+        for name, new in (("rows", rows), ("summary", summary(rows)))
+    )
+    added = [*there.get("added", []), {"methods": list(only), **study.provenance(seeds)}]
+    write_json(study.path, rounded({**there, "added": added, "summary": lines, "rows": both}))
+    return study.path, lines
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its table, write its result file and its figure."""
-    claim = "Inclusion probabilities of CS, LBBNN-LRT and LBBNN-FLOW against exact ones."
-    study = Study("selection_truth", arguments("selection_truth", claim, argv))
+    claim = "Inclusion probabilities of CS, LBBNN-LRT, LBBNN-FLOW and LBBNN against exact ones."
+    options = argparse.ArgumentParser(add_help=False)
+    names = [network.name for network in NETWORKS]
+    options.add_argument("--methods", nargs="+", choices=names, help="these alone, added to the result file")
+    study = Study("selection_truth", arguments("selection_truth", claim, argv, [options]))
     spec = Spec.quick(study.given.seed) if study.given.quick else Spec(seed=study.given.seed)
     study.check(spec)
     torch.set_num_threads(1)
-    rows = run(spec)
-    lines = summary(rows)
-    print(table(lines))
+    only = study.given.methods or ()
+    rows = run(spec, only)
     replicates = len(spec.correlations) * spec.data_sets * spec.restarts
-    path = study.save(spec, range(spec.seed, spec.seed + replicates), summary=lines, rows=rows)
+    seeds = range(spec.seed, spec.seed + replicates)
+    if only and study.path.exists():
+        path, lines = _add(study, only, seeds, rows)
+    else:
+        lines = summary(rows)
+        path = study.save(spec, seeds, summary=lines, rows=rows)
+    print(table(lines))
     print(f"Wrote {path}.")
     try:
         draw(lines, study.figure)

@@ -72,6 +72,7 @@ _PAIRS = (
     ("FLOW", "LRT"),
     ("FLOW, paper's start", "LRT, paper's start"),
     ("LRT, paper's start", "LRT"),
+    ("LBBNN", "LRT"),
 )
 
 
@@ -104,6 +105,8 @@ _STYLES = {
     "LRT, paper's start": (0, "--", "o"),
     "FLOW": (2, "-", "^"),
     "FLOW, paper's start": (2, "--", "^"),
+    "LBBNN": (3, "-", "v"),
+    "LBBNN, relaxation 0.001": (3, ":", "v"),
 }
 
 
@@ -119,6 +122,8 @@ def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
             axis = axes[row][column]
             for method, (colour, dash, mark) in _STYLES.items():
                 own = [line for line in lines if line["kind"] == kind and line["method"] == method]
+                if not own:
+                    continue
                 place = np.arange(len(own))
                 values = [line[key] for line in own]
                 error = [line.get(f"{key}_se", 0.0) for line in own]
@@ -140,5 +145,5 @@ def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
         axes[1][column].set_xlabel("correlation between inputs")
     axes[0][0].set_ylabel("mean |inclusion − exact|")
     axes[1][0].set_ylabel("choices unlike the exact\nmedian model, of 8")
-    axes[0][0].legend(fontsize=7, frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
     figure.savefig(path, dpi=100)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -83,6 +84,39 @@ class Family(nn.Module):
         super().__init__()
         self.shape = tuple(int(n) for n in shape)
         self.initial = initial
+        # Values of tensors that are on the meta device, which has none.
+        self._off_device: dict[str, Tensor] = {}
+
+    def _constants(self) -> dict[str, Tensor]:
+        """The tensors that nothing draws: buffers, and values given to a prior."""
+        priors = [(name, part) for name, part in self.named_modules() if isinstance(part, Prior)]
+        given = {f"{name}.{key}": t for name, part in priors for key, t in part.given().items()}
+        return {name: t.detach() for name, t in (*self.named_buffers(), *given.items())}
+
+    def _check_dtype(self, dtype: torch.dtype) -> None:
+        """Complain unless all given values can be used in that precision."""
+        for part in self.children():
+            if isinstance(part, Prior):
+                part.check_dtype(dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move or cast all tensors; constants keep their values through ``to_empty`` and the meta device."""
+        before = self._constants()
+        real = next((t for t in before.values() if t.is_floating_point() and not t.is_meta), None)
+        if real is not None:
+            dtype = fn(torch.empty(0, dtype=real.dtype, device=real.device)).dtype
+            if dtype != real.dtype:
+                self._check_dtype(dtype)
+        super()._apply(fn, recurse)
+        after = self._constants()
+        with torch.no_grad():
+            for name, old in before.items():
+                value = self._off_device.pop(name) if old.is_meta else old
+                if after[name].is_meta:
+                    self._off_device[name] = value
+                else:
+                    after[name].copy_(value)
+        return self
 
     def _own(self, prior: Prior | None) -> Prior:
         """This tensor's own copy of a prior that suits the family and broadcasts to the shape."""

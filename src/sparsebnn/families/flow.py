@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, check_seed, invalid
 from sparsebnn.families.base import Family, Moments, Sample, contract, spread
 from sparsebnn.families.gaussian import Gaussian
 from sparsebnn.families.spike_slab import SpikeSlab
@@ -93,6 +94,7 @@ class FlowFamily(Family):
         if z_per == "example" and auxiliary == "drawn":
             advice = "Drawing all weights for every example is not offered; choose one of the two."
             raise invalid("auxiliary", owner, "'moments' when z_per='example'", repr(auxiliary), advice)
+        check_seed(flow_seed, "flow_seed", owner, least=0, most=2**32 - 1 - length)
         self.dim = self.shape[z_axis]
         check_choice(share, ("weight", "input"), "share", owner)
         own = {} if share == "weight" else {"share": share}
@@ -105,8 +107,11 @@ class FlowFamily(Family):
         self.auxiliary_direction = nn.Parameter(torch.empty(self.dim))
         self.auxiliary_mean = nn.Parameter(torch.empty(self.dim))
         self.auxiliary_log_var = nn.Parameter(torch.empty(self.dim))
-        self.q_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
-        self.r_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
+        # Orders are computed, which the meta device cannot do.
+        meta = torch.get_default_device().type == "meta"
+        with torch.device("cpu") if meta else contextlib.nullcontext():
+            self.q_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
+            self.r_flow = flow(self.dim, length, hidden, kind, ordering, flow_seed)
         self.reset_parameters()
 
     @property

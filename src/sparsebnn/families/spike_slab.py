@@ -125,7 +125,7 @@ class SpikeSlab(Family):
     def draw_for_gradient(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
         """A draw whose value is exact and whose gradient passes straight through the inclusions.
 
-        The inclusions are 0 or 1; backwards they behave like their relaxation at temperature 1/2,
+        The inclusions are 0 or 1; backwards they behave like their relaxation at 1/2,
         which is a biased gradient of an unbiased value.
         """
         noisy = self.inclusion_logit + noise.logistic(self.group_shape, self.mean)

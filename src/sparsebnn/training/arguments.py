@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsebnn import likelihoods
-from sparsebnn.checks import InvalidInput, check_count, check_number, invalid
+from sparsebnn.checks import InvalidInput, check_count, check_number, check_seed, invalid
 from sparsebnn.conversion import obstacles
 from sparsebnn.networks import bayesian_layers, kept
 from sparsebnn.training.batches import targets_of
@@ -110,25 +110,18 @@ def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
     return form
 
 
-def _seed(value: Any, what: str) -> int:
-    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
-    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
-        raise invalid(
-            what, "train", "whole numbers" if what == "replicates" else "a whole number", repr(value)
-        )
-    return int(number)
-
-
 def seeds_of(replicates: Any, seed: Any) -> list[int]:
     """One seed per replicate: from a count and the first of them, or as given."""
-    first = _seed(seed, "seed")
+    first = check_seed(seed, "seed", "train")
     if hasattr(replicates, "tolist"):
         replicates = replicates.tolist()  # of an array or a tensor
     if isinstance(replicates, numbers.Integral):
-        return list(range(first, first + check_count(replicates, "replicates", "train")))
+        end = first + check_count(replicates, "replicates", "train")
+        check_seed(end - 1, "seed", "the last replicate")
+        return list(range(first, end))
     if isinstance(replicates, str) or not isinstance(replicates, Iterable):
         raise invalid("replicates", "train", "a number or distinct seeds", repr(replicates))
-    seeds = [_seed(one, "replicates") for one in replicates]
+    seeds = [check_seed(one, "replicates", "train") for one in replicates]
     if not seeds or len(set(seeds)) != len(seeds):
         raise invalid("replicates", "train", "a number or distinct seeds", seeds)
     return seeds

@@ -46,11 +46,12 @@ class Stopped:
     seed: int
     step: int
     where: str
+    advice: str = "Lower its learning rate."
 
     def __str__(self) -> str:
         return (
             f"Replicate {self.replicate} (seed {self.seed}) stopped at step {self.step}: {self.where}. "
-            "Lower its learning rate."
+            f"{self.advice}"
         )
 
 

@@ -139,8 +139,9 @@ class Engine:
                 expected = f"one value per replicate ({len(self.replicas)})"
                 raise invalid(f"vary[{name}]", "train", expected, f"shape {tuple(values.shape)}")
             # Shares of weights are checked where they are used.
-            if name != "target_density" and not bool((values >= 0.0).all()):
-                raise invalid(f"vary[{name}]", "train", "at least 0", float(values.min()))
+            good = (values >= 0.0) & values.isfinite()
+            if name != "target_density" and not bool(good.all()):
+                raise invalid(f"vary[{name}]", "train", "finite and at least 0", float(values[~good][0]))
 
     def _choose(self, mode: str) -> str:
         if mode != "auto":

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from sparsebnn import counter
-from sparsebnn.checks import check_positive, check_probability, check_tensor, invalid
+from sparsebnn.checks import (
+    check_finite,
+    check_positive,
+    check_probability,
+    check_scale,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.networks import NO_POSTERIOR, bayesian_layers, initialise
 from sparsebnn.noise import NoiseSize, Tape
@@ -93,9 +100,13 @@ class Replicas:
                 raise invalid("vary", "train", expected, repr(ending))
             column = check_tensor(values, f"vary[{ending}]", "train")
             if ending.endswith("inclusion_prob"):
-                check_probability(column, f"vary[{ending}]", "train")
-            elif ending.endswith(("std", "temperature")):
-                check_positive(column, f"vary[{ending}]", "train")
+                check_probability(column, f"vary[{ending}]", "train", self.shared[names[0]].dtype)
+            elif ending.endswith("relaxation"):
+                check_positive(column, f"vary[{ending}]", "train", dtype=self.shared[names[0]].dtype)
+            elif ending.endswith("std"):
+                check_scale(column, f"vary[{ending}]", "train", self.shared[names[0]].dtype)
+            elif ending.endswith("mean"):
+                check_finite(column, f"vary[{ending}]", "train", "")
             if column.shape[:1] != (len(self),):
                 expected = f"one value per replicate ({len(self)})"
                 raise invalid(f"vary[{ending}]", "train", expected, f"shape {tuple(column.shape)}")

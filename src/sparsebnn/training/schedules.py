@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import check_choice, check_count, check_number, invalid
 
 __all__ = ["Constant", "Steps", "Cosine", "Schedule", "schedule"]
+
+
+def _check_factor(value: float, what: str, owner: str) -> None:
+    check_number(value, what, owner, "finite and at least 0", lambda factor: 0.0 <= factor < math.inf)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,14 @@ class Steps:
     milestones: Sequence[int]
     factor_each: float = 0.1
 
+    def __post_init__(self) -> None:
+        given: Any = self.milestones
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise invalid("milestones", "Steps", "a list of epochs", repr(given))
+        for milestone in given:
+            check_count(milestone, "milestones", "Steps", least=0)
+        _check_factor(self.factor_each, "factor_each", "Steps")
+
     def factor(self, epoch: int, epochs: int) -> float:
         return self.factor_each ** sum(epoch >= m for m in self.milestones)
 
@@ -43,6 +56,9 @@ class Cosine:
     """
 
     last: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_factor(self.last, "last", "Cosine")
 
     def factor(self, epoch: int, epochs: int) -> float:
         return max(self.last, 0.5 * (1.0 + math.cos(math.pi * epoch / max(1, epochs))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,6 +16,10 @@ _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.
 _APPROACH = (0.2, 0.8)
+
+
+def _finite(value: float) -> bool:
+    return 0.0 <= value < math.inf
 
 
 def _longest(name: str, endings: Iterable[str]) -> str | None:
@@ -66,9 +71,9 @@ class Settings:
                 raise invalid(what, "Settings", "a dict by endings of names", repr(given), advice)
         rates = {"learning_rate": self.learning_rate, **self.learning_rates}
         for name, rate in rates.items():
-            check_number(rate, name, "Settings", "a rate of at least 0", lambda value: value >= 0.0)
+            check_number(rate, name, "Settings", "a finite rate of at least 0", _finite)
         for what, number in (("temperature", self.temperature), ("warmup", self.warmup)):
-            check_number(number, what, "Settings", "at least 0", lambda value: value >= 0.0)
+            check_number(number, what, "Settings", "finite and at least 0", _finite)
         share = "a share of the epochs, from 0 to"
         check_number(self.warmup, "warmup", "Settings", f"{share} 1", lambda value: value <= 1.0)
         check_number(
@@ -206,8 +211,8 @@ class PhasedSettings(Settings):
         self._write_plainly("free")
         if not 0 < self.free_until < self.refit_from:
             raise invalid("free", "PhasedSettings", expected, self.free)
-        heat = self.refit_heat
-        check_number(heat, "refit_heat", "PhasedSettings", "greater than 0", lambda value: value > 0.0)
+        heat, expected = self.refit_heat, "greater than 0 and finite"
+        check_number(heat, "refit_heat", "PhasedSettings", expected, lambda value: 0.0 < value < math.inf)
         self._write_plainly("refit_heat")
         if self.target_density is None:
             advice = "Without a target there is nothing to come down to: use Settings."

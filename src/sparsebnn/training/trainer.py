@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.networks import described
+from sparsebnn.networks import bayesian_layers, described
+from sparsebnn.priors import Prior
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
 from sparsebnn.training.density import densities, weights_without_inclusions
@@ -305,7 +306,7 @@ class Trainer:
         for k, step in enumerate(self.engine["stopped_at"].tolist()):
             if step < 0 or k in known:
                 continue
-            stopped = Stopped(k, self._run.seeds[k], step, self._diagnose(k))
+            stopped = Stopped(k, self._run.seeds[k], step, *self._diagnose(k, step))
             self._run.stopped.append(stopped)
             self._keep_last_good(step)
             left = len(self._run.seeds) - len(self._run.stopped)
@@ -314,19 +315,30 @@ class Trainer:
         if len(self._run.stopped) == len(self._run.seeds):
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self._run.stopped)))
 
-    def _diagnose(self, k: int) -> str:
-        """Which layer: one whose values, gradients or moments are broken, else the first whose KL is."""
+    def _diagnose(self, k: int, step: int) -> tuple[str, ...]:
+        """Which layer: the first whose values, KL or gradients are broken; with the KL comes own advice."""
         for name, parameter in self.engine.replicas.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
-                return f"the value of {name.removeprefix('network.')} was not finite"
+                return (f"the value of {name.removeprefix('network.')} was not finite",)
+        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
+            if not bool(torch.isfinite(kl)):
+                where = f"the KL of layer {name} was not finite, under {self._priors(k, name)}"
+                # Before the first step no learning rate has done anything.
+                return where, f"{'Lower its learning rate, or check' if step else 'Check'} these priors."
+        return (self._diagnose_gradient(k),)
+
+    def _priors(self, k: int, name: str) -> str:
+        """The priors of a layer's weights and biases, with their values."""
+        objective = self.engine.replicas.unstack(k)
+        layers = dict(zip(objective.layer_names, (layer for _, layer in bayesian_layers(objective.network))))
+        return " and ".join(repr(part) for part in layers[name].modules() if isinstance(part, Prior))
+
+    def _diagnose_gradient(self, k: int) -> str:
         if k in self.engine.culprits:
             return f"the gradient of {self.engine.culprits[k].removeprefix('network.')} was not finite"
         for name, moment in self.engine.state["first"].items():
             if not bool(torch.isfinite(moment[k]).all()):
                 return f"the gradient of {name.removeprefix('network.')} was not finite"
-        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
-            if not bool(torch.isfinite(kl)):
-                return f"the KL of layer {name} was not finite"
         return "the likelihood was not finite, after the last layer"
 
     def _keep_last_good(self, step: int) -> None:
