@@ -4,12 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install run test lint docs bench clean
+.PHONY: install run test lint docs bench reproduce clean
 
 install: $(VENV)/.installed
 
 run: $(READY)
-	$(BIN)/python -m sparsebnn demo
+	$(BIN)/python -m studies demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q # two processes, a thread each
@@ -21,6 +21,10 @@ lint: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# For example: make reproduce STUDY=table1 OPTIONS=--quick
+reproduce: $(READY)
+	$(BIN)/python -m studies $(STUDY) $(OPTIONS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

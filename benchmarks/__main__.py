@@ -26,7 +26,7 @@ from benchmarks.plan import IMAGES, PARTS, plan
 from benchmarks.pool import Conditions, run
 from benchmarks.subjects import Task
 from benchmarks.tables import failures, tables
-from sparsebnn.experiments.provenance import commit, rounded, write_json
+from studies.provenance import commit, rounded, write_json
 
 _PAGE = Path("docs/performance.md")
 _PICTURE = Path("docs/images/scaling.png")

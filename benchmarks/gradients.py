@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.networks import bayesian_layers, initialise, mlp
-from sparsebnn.noise import Fresh, Noise
-from sparsebnn.passes import LocalPass, Pass, WeightPass
-from sparsebnn.priors import SpikeSlabPrior
+from sparsebnn.nn.networks import bayesian_layers, initialize, mlp
+from sparsebnn.nn.passes import LocalPass, Pass, WeightPass
+from sparsebnn.posteriors.priors import SpikeSlabPrior
+from sparsebnn.random.noise import Noise, RandomNoise
 from sparsebnn.training import Settings, train
 
 __all__ = ["of_passes", "study", "total_variance"]
@@ -34,7 +34,7 @@ def total_variance(
     With the squared distances d of each draw from the mean, the sum is their mean times S/(S-1), and
     its standard error that of a mean of S numbers.
     """
-    noise = Fresh(torch.Generator().manual_seed(seed))
+    noise = RandomNoise(torch.Generator().manual_seed(seed))
     rows = []
     for _ in range(n_draws):
         gradients = torch.autograd.grad(loss(noise), list(parameters))
@@ -78,13 +78,13 @@ def study(n_draws: int = 64, epochs: int = 20, seed: int = 0) -> list[dict[str, 
 
     The start is the paper's; training is short, at a rate of 0.001. A batch of 100.
     """
-    from sparsebnn.data import load
-    from sparsebnn.experiments.paper import cell
+    from sparsebnn.io.data import load
+    from studies.paper import cell
 
     digits = load("digits")
     sizes, form = [64, 400, 600, 10], Categorical(10)
     network = mlp(sizes, prior=SpikeSlabPrior(0.1), initial=cell("fc", "lrt").initial)
-    initialise(network, seed)
+    initialize(network, seed)
     settings = Settings(epochs=epochs, batch_size=100, learning_rate=1e-3)
     run = train(
         network, (digits.x_train, digits.y_train), settings=settings, seed=seed, device="cpu", progress=False

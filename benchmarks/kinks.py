@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import parity
-from sparsebnn.experiments.provenance import rounded, write_json
 from sparsebnn.training import Run
+from studies.provenance import rounded, write_json
 
 __all__ = ["CASES", "block", "first_kink", "line", "main", "parted"]
 

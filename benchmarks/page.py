@@ -1,6 +1,6 @@
 """Result files to the picture and to docs/performance.md; nothing is measured here.
 
-The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :mod:`sparsebnn.experiments.pages`) are
+The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :mod:`studies.pages`) are
 written by this module from the result files of that name; everything else on it is written by hand.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks import kinks, parity
 from benchmarks.tables import Record, scaling_curves, tables
-from sparsebnn.experiments.pages import renew
-from sparsebnn.experiments.provenance import COLOURS
+from studies.pages import renew
+from studies.provenance import COLOURS
 
 __all__ = ["KINDS", "block", "draw", "pictured", "read", "refresh"]
 

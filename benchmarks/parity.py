@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn import lenet, mlp
-from sparsebnn.experiments.provenance import commit_and_source, device_name, rounded, versions, write_json
-from sparsebnn.networks import initialise
-from sparsebnn.training import Run, Settings, replicas, train
+from sparsebnn.nn.networks import initialize
+from sparsebnn.training import Run, Settings, train
+from studies.provenance import commit_and_source, device_name, rounded, versions, write_json
 
 __all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "difference", "in_double", "made_by", "main"]
 __all__ += ["on_cpu", "record_of", "smooth", "with_activation"]
@@ -123,7 +123,7 @@ def difference(ours: _Tensors, theirs: _Tensors, first: int = 0) -> dict[str, An
 
 def apart(ours: Run, other: Run, first: int = 0) -> dict[str, Any]:
     """The :func:`difference` of two runs, and that of the last epoch's loss, relative."""
-    found = difference(ours.replicas.parameters, other.replicas.parameters, first)
+    found = difference(ours.replicates.parameters, other.replicates.parameters, first)
     losses = [torch.tensor(run.history[-1].loss) for run in (ours, other)]
     mine = losses[0][first : first + len(losses[1])]
     return {**found, "loss": float(((mine - losses[1]) / losses[1]).abs().max())}
@@ -135,9 +135,9 @@ def _together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**max(found, key=lambda one: one["largest"]), **sums, "loss": max(one["loss"] for one in found)}
 
 
-def on_cpu(network: nn.Sequential, replicates: int | list[int] = _FEW, start: _Start = initialise) -> Run:
+def on_cpu(network: nn.Sequential, replicates: int | list[int] = _FEW, start: _Start = initialize) -> Run:
     """Eagerly on the CPU, perhaps from another start."""
-    with mock.patch.object(replicas, "initialise", start):
+    with mock.patch.object(replicates, "initialize", start):
         return _run(network, replicates=replicates, device="cpu", mode="eager")
 
 
@@ -146,7 +146,7 @@ def in_double(network: nn.Sequential, replicates: int | list[int] = _FEW) -> Run
 
     def rounded_start(started: nn.Module, seed: int) -> None:
         single = copy.deepcopy(started).float()
-        initialise(single, seed)
+        initialize(single, seed)
         started.load_state_dict(single.state_dict())
 
     return on_cpu(copy.deepcopy(network).double(), replicates, rounded_start)
@@ -156,7 +156,7 @@ def _nudged(network: nn.Sequential, replicates: int, way: int) -> Run:
     """From a start whose every number is moved to the next one above or below."""
 
     def nudged_start(started: nn.Module, seed: int) -> None:
-        initialise(started, seed)
+        initialize(started, seed)
         random = torch.Generator().manual_seed(way)
         with torch.no_grad():
             for parameter in started.parameters():

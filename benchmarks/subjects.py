@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from benchmarks.peers import PEERS, peer
 from benchmarks.reference import deterministic, reference, step_of
-from sparsebnn.allocation import keep_freed_memory
-from sparsebnn.experiments.paper import METHODS, cell
+from sparsebnn.inference.prediction import predict
+from sparsebnn.kernels.allocation import keep_freed_memory
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.networks import initialise, mlp
-from sparsebnn.prediction import predict
-from sparsebnn.priors import SpikeSlabPrior
+from sparsebnn.nn.networks import initialize, mlp
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training.batches import Batches
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicas import Replicas
+from sparsebnn.training.replicates import Replicates
+from studies.paper import METHODS, cell
 
 __all__ = ["DRAWS", "Task", "Subject", "prepare"]
 
@@ -85,9 +85,9 @@ def engine(task: Task, device: torch.device, ready: Callable[[], None] | None = 
     """Our engine at the start of an epoch, compiled."""
     form = Categorical(10)
     batches = Batches.of(_data(task.architecture), form, _BATCH, device, torch.float32)
-    replicas = Replicas(Objective(_network(task), form, _ROWS), range(task.replicates), device)
+    replicates = Replicates(Objective(_network(task), form, _ROWS), range(task.replicates), device)
     settings = cell(task.architecture, task.method).settings
-    made = Engine(replicas, batches, settings, mode="compiled")
+    made = Engine(replicates, batches, settings, mode="compiled")
     made.prepare(ready)
     made.begin_epoch(0)
     return made
@@ -111,7 +111,7 @@ def _prediction(task: Task, device: torch.device) -> Subject:
     networks = []
     for seed in range(task.replicates):
         network = _network(task)
-        initialise(network, seed)
+        initialize(network, seed)
         networks.append(network.to(device).eval())
     x = _data(task.architecture)[0][: task.images].to(device)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from sparsebnn.io.locking import locked
 from sparsebnn.kernels.convolution import Shape, _shape, _splits
-from sparsebnn.locking import locked
 
 _GEOMETRY = ([1, 1], [0, 0], [1, 1])
 # kernel: channels, image, filters, taps

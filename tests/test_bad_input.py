@@ -9,12 +9,12 @@ import torch
 from sparsebnn import Linear, Settings, metrics, mlp, predict, train
 from sparsebnn.checks import InvalidInput, check_seed
 from sparsebnn.estimators import SparseBNNClassifier
-from sparsebnn.initial import He, Normal, Uniform
+from sparsebnn.inference.prediction import predict_all
+from sparsebnn.init import He, Normal, Uniform
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.networks import initialise
-from sparsebnn.prediction import predict_all
-from sparsebnn.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
-from sparsebnn.selection import agreement, expected_fdr, input_inclusion, select
+from sparsebnn.nn.networks import initialize
+from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
+from sparsebnn.selection.rules import agreement, expected_fdr, input_inclusion, select
 from sparsebnn.training import Cosine, PhasedSettings, Steps
 
 ONCE = Settings(epochs=1)
@@ -48,7 +48,7 @@ def test_arrays_of_any_stride_and_byte_order_are_read(view):
 def test_reversed_arrays_in_every_place():
     flipped = np.array([0.4, 0.3, 0.2, 0.1])[::-1]
     assert Linear(4, 2, prior=SpikeSlabPrior(flipped)).weights.prior.inclusion_prob[0] == pytest.approx(0.1)
-    fit(replicates=4, vary={"temperature": flipped, "prior.inclusion_prob": flipped})
+    fit(replicates=4, per_replicate={"temperature": flipped, "prior.inclusion_prob": flipped})
     probs, labels = np.array([[0.2, 0.8], [0.6, 0.4]])[::-1], np.array([1, 0])[::-1]
     assert metrics.accuracy(probs, labels) == 1.0
     assert metrics.auroc(flipped, flipped) == 0.5
@@ -86,7 +86,7 @@ def test_layouts_other_than_dense_are_named(layout):
         ("replicates", lambda seed: fit(replicates=[seed])),
         ("seed", lambda seed: predict(mlp([4, 2]), X, Categorical(2), 2, seed=seed)),
         ("seed", lambda seed: predict_all([mlp([4, 2])], X, Categorical(2), 2, seed=seed)),
-        ("seed", lambda seed: initialise(mlp([4, 2]), seed)),
+        ("seed", lambda seed: initialize(mlp([4, 2]), seed)),
         ("seed", lambda seed: select(mlp([4, 2]), seed=seed)),
         ("seed", lambda seed: input_inclusion(mlp([4, 2]), seed=seed)),
         (
@@ -125,7 +125,10 @@ def test_seeds_of_an_estimator(seed):
         ("learning_rate", lambda bad: Settings(learning_rate=bad)),
         ("mean", lambda bad: Settings(learning_rates={"mean": bad})),
         ("temperature", lambda bad: Settings(temperature=bad)),
-        ("refit_heat", lambda bad: PhasedSettings(target_density=0.1, refit=0.2, refit_heat=bad)),
+        (
+            "refit_temperature_factor",
+            lambda bad: PhasedSettings(target_density=0.1, refit=0.2, refit_temperature_factor=bad),
+        ),
         ("factor_each", lambda bad: Steps((1,), bad)),
         ("milestones", lambda bad: Steps((bad,))),
         ("last", lambda bad: Cosine(bad)),
@@ -139,10 +142,22 @@ def test_seeds_of_an_estimator(seed):
         ("std", lambda bad: SpikeSlabPrior(std=bad)),
         ("mean", lambda bad: GaussianPrior(mean=bad)),
         ("relaxation", lambda bad: Linear(4, 2, family="concrete", family_options={"relaxation": bad})),
-        (r"vary\[temperature\]", lambda bad: fit(replicates=2, vary={"temperature": [1.0, bad]})),
-        (r"vary\[learning_rate\]", lambda bad: fit(replicates=2, vary={"learning_rate": [0.1, bad]})),
-        (r"vary\[prior.std\]", lambda bad: fit(replicates=2, vary={"prior.std": [1.0, bad]})),
-        (r"vary\[prior.mean\]", lambda bad: fit(replicates=2, vary={"prior.mean": [1.0, bad]})),
+        (
+            r"per_replicate\[temperature\]",
+            lambda bad: fit(replicates=2, per_replicate={"temperature": [1.0, bad]}),
+        ),
+        (
+            r"per_replicate\[learning_rate\]",
+            lambda bad: fit(replicates=2, per_replicate={"learning_rate": [0.1, bad]}),
+        ),
+        (
+            r"per_replicate\[prior.std\]",
+            lambda bad: fit(replicates=2, per_replicate={"prior.std": [1.0, bad]}),
+        ),
+        (
+            r"per_replicate\[prior.mean\]",
+            lambda bad: fit(replicates=2, per_replicate={"prior.mean": [1.0, bad]}),
+        ),
     ],
 )
 def test_numbers_that_are_not_finite_are_named(what, build, bad):

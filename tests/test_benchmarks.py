@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from benchmarks import __main__ as command
 from benchmarks import gradients, kinks, page, parity, plan, pool, tables
 from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
-
-from sparsebnn import cli, layers, mlp
-from sparsebnn.experiments.pages import filled
-from sparsebnn.locking import locked
-from sparsebnn.noise import Fresh
-from sparsebnn.passes import LocalPass
+from sparsebnn import mlp
+from sparsebnn.app import cli
+from sparsebnn.io.locking import locked
+from sparsebnn.nn import layers
+from sparsebnn.nn.passes import LocalPass
+from sparsebnn.random.noise import RandomNoise
+from studies.pages import filled
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -389,7 +391,7 @@ def test_fresh_noise_is_reproducible():
 _WEIGHT = torch.ones(3, requires_grad=True)
 
 
-def _loss(noise: Fresh) -> torch.Tensor:
+def _loss(noise: RandomNoise) -> torch.Tensor:
     return (_WEIGHT * noise.normal((3,), _WEIGHT)).sum()
 
 
@@ -429,7 +431,7 @@ def test_parity_notices_a_step_that_is_off(monkeypatch):
     def off(network, **how):
         run = real(network, **how)
         if how["mode"] == "compiled":
-            next(iter(run.replicas.parameters.values())).data.add_(1e-3)
+            next(iter(run.replicates.parameters.values())).data.add_(1e-3)
         return run
 
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmarks import estimators
 
 ROOT = Path(__file__).resolve().parents[1]

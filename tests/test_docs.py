@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import sparsebnn
-from sparsebnn import cli
-from sparsebnn.experiments import STUDIES
+from sparsebnn.app import cli
+from studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -23,7 +23,7 @@ def loaded_by(statement):
 
 def test_importing_the_library_loads_nothing_heavy():
     # What torch itself loads is torch's business.
-    ours = "import sparsebnn, sparsebnn.training, sparsebnn.cli, sparsebnn.report"
+    ours = "import sparsebnn, sparsebnn.training, sparsebnn.app.cli, sparsebnn.app.report"
     assert loaded_by(ours) == loaded_by("import torch")
     assert not set(re.findall(r"\w+", loaded_by("import torch"))) & set(HEAVY[:7])
 

@@ -9,9 +9,9 @@ from torch import distributions as D
 from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, likelihood
-from sparsebnn.networks import mlp
-from sparsebnn.noise import Tape
-from sparsebnn.passes import forward_with_kl, noise_size
+from sparsebnn.nn.networks import mlp
+from sparsebnn.nn.passes import forward_with_kl, noise_size
+from sparsebnn.random.noise import NoiseBuffer
 from sparsebnn.training.objective import Batch, Objective
 
 G = generator(5)
@@ -210,7 +210,7 @@ def problem(form, rows, seed=0):
     size = noise_size(network, x)
     normal = torch.randn(size.normal, generator=g, dtype=torch.float64)
     logistic = torch.randn(size.logistic, generator=g, dtype=torch.float64)
-    return Objective(network, kind, rows), x, targets(rows, g), lambda: Tape(normal, logistic)
+    return Objective(network, kind, rows), x, targets(rows, g), lambda: NoiseBuffer(normal, logistic)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -75,7 +75,7 @@ def test_blocks_run(page, with_slow, tmp_path, monkeypatch):
 
 def test_a_block_runs_only_where_what_it_needs_is():
     page = "{}\n```python\nx = 1\n```\n```python\ny = 2\n```\n"
-    for what, found in (("sparsebnn.report", 2), ("sparsebnn.reporting", 1), ("sparsebnn reporting", 1)):
+    for what, found in (("sparsebnn.app.report", 2), ("sparsebnn.reporting", 1), ("sparsebnn reporting", 1)):
         text, lacking = without_lacking(page.format(f"<!-- needs: {what} -->"))
         assert len(blocks(text)) == found
         assert lacking == ([] if found == 2 else [what])

@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from sparsebnn import data, metrics, saving, selection
-from sparsebnn.conversion import convert
-from sparsebnn.initial import He, Initial, Normal, Uniform
-from sparsebnn.layers import Conv1d, Conv2d, Linear
-from sparsebnn.networks import density, initialise, lenet, mlp
-from sparsebnn.passes import collect_kl, forward_with_kl
-from sparsebnn.prediction import predict
-from sparsebnn.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
-from sparsebnn.recipes import recipe
+from sparsebnn import init, likelihoods, selection
+from sparsebnn.inference import metrics
+from sparsebnn.inference.prediction import predict
+from sparsebnn.io import data
+from sparsebnn.io.saving import load, save
+from sparsebnn.nn.conversion import convert
+from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
+from sparsebnn.nn.networks import density, initialize, lenet, mlp
+from sparsebnn.nn.passes import collect_kl, forward_with_kl
+from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Settings, train
+from sparsebnn.training.recipes import recipe
 
 __version__ = "0.1.0"
 
@@ -20,25 +22,26 @@ __all__ = [
     "Conv2d",
     "EmpiricalPrior",
     "GaussianPrior",
-    "He",
-    "Initial",
     "Linear",
-    "Normal",
     "Settings",
+    "SparseBNNClassifier",
+    "SparseBNNRegressor",
     "SpikeSlabPrior",
-    "Uniform",
     "collect_kl",
     "convert",
     "data",
     "density",
     "forward_with_kl",
-    "initialise",
+    "init",
+    "initialize",
     "lenet",
+    "likelihoods",
+    "load",
     "metrics",
     "mlp",
     "predict",
     "recipe",
-    "saving",
+    "save",
     "selection",
     "train",
 ]

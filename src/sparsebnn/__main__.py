@@ -1,6 +1,6 @@
 """``python -m sparsebnn`` is the ``sparsebnn`` command."""
 
-from sparsebnn.cli import main
+from sparsebnn.app.cli import main
 
 if __name__ == "__main__":
     main()

@@ -13,12 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.families import Family, family_class
-from sparsebnn.flows import AutoregressiveStep, Flow, flow
-from sparsebnn.layers import BayesianLayer, Conv1d, Conv2d, Linear
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
-from sparsebnn.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior, SpikeSlabPrior
+from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
+from sparsebnn.posteriors import Family, family_class
+from sparsebnn.posteriors.flows import AutoregressiveStep, Flow, flow
+from sparsebnn.posteriors.priors import (
+    GammaPrecisionPrior,
+    GaussianPrior,
+    HierarchicalPrior,
+    Prior,
+    SpikeSlabPrior,
+)
+from sparsebnn.random.noise import NoiseBuffer
 
 
 def generator(seed: int) -> torch.Generator:
@@ -228,9 +234,9 @@ def tape_block(
     return block(noise_size(module, x, kind), seed, copies, x.dtype)
 
 
-def over_tapes(verb: Callable[[Tape], Tensor], sizes: Sequence[int], draws: int, seed: int) -> Tensor:
+def over_tapes(verb: Callable[[NoiseBuffer], Tensor], sizes: Sequence[int], draws: int, seed: int) -> Tensor:
     """``verb`` of ``draws`` independent tapes, as one batched call."""
-    return torch.func.vmap(lambda n, u: verb(Tape(n, u)))(*block(sizes, seed, draws))
+    return torch.func.vmap(lambda n, u: verb(NoiseBuffer(n, u)))(*block(sizes, seed, draws))
 
 
 # --- a module that is not ours ----------------------------------------------------------------------

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from contracts.members import FAMILIES, WITH_Z, WITHOUT_Z, make_family, over_tapes
 from contracts.oracles import SIGMAS, moment_errors
-from sparsebnn.layers import Linear
-from sparsebnn.networks import density
-from sparsebnn.noise import Meter, Tape
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import density
+from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 SHAPE = (3, 4)
 DRAWS = 40_000
@@ -22,7 +22,7 @@ def inner(family):
 
 def draws_of(verb, draws=DRAWS, seed=1):
     """Many draws of a verb, as one batched call."""
-    meter = Meter()
+    meter = NoiseCounter()
     verb(meter)
     return over_tapes(verb, meter.size, draws, seed)
 
@@ -70,7 +70,7 @@ def test_local_moments_are_those_of_draws(name):
         w, scale = conditional_draws(family, "draw", 10 + seed)
         mean, mean_error, var, var_error = moment_errors(w)
         has_z = hasattr(family, "conditional")
-        moments = family.conditional.moments(scale) if has_z else family.local(Meter())
+        moments = family.conditional.moments(scale) if has_z else family.local(NoiseCounter())
         within(mean, moments.mean, mean_error)
         within(var, moments.var, var_error)
 
@@ -80,14 +80,16 @@ def test_local_moments_are_those_of_draws(name):
 def test_local_and_draw_use_a_fresh_z(name):
     """``local`` and ``draw`` are the conditional's verbs at the z of the first numbers of the tape."""
     family = make_family(name, SHAPE, 5)
-    meter = Meter()
+    meter = NoiseCounter()
     family.draw(meter)
     normals, logistics = (torch.randn(n, dtype=torch.float64) for n in meter.size)
-    tape = Tape(normals, logistics)
+    tape = NoiseBuffer(normals, logistics)
     z0 = family.z0_mean + torch.exp(0.5 * family.z0_log_var) * tape.normal((4,), normals)
     z, _ = family.q_flow(z0)
-    assert torch.allclose(family.draw(Tape(normals, logistics)), family.conditional.draw(tape, z), atol=1e-12)
-    moments = family.local(Tape(normals, logistics))
+    assert torch.allclose(
+        family.draw(NoiseBuffer(normals, logistics)), family.conditional.draw(tape, z), atol=1e-12
+    )
+    moments = family.local(NoiseBuffer(normals, logistics))
     mean = family.conditional.inclusion_prob() * family.conditional.mean * z
     ours = moments.mean if moments.scale is None else moments.mean * moments.scale[0]
     assert float((ours - mean).abs().max()) < 1e-10
@@ -174,11 +176,11 @@ def test_median_draw_and_density_agree_to_the_last_bit():
 def test_draw_for_gradient_has_the_value_of_a_draw(name):
     """From the same numbers the value is that of an exact draw, and every parameter gets a gradient."""
     family = inner(make_family(name, SHAPE, 4))
-    meter = Meter()
+    meter = NoiseCounter()
     family.draw_for_gradient(meter, SCALE)
     normals, logistics = (torch.randn(n, dtype=torch.float64) for n in meter.size)
-    ours = family.draw_for_gradient(Tape(normals, logistics), SCALE)
-    exact = family.draw(Tape(normals, logistics), SCALE)
+    ours = family.draw_for_gradient(NoiseBuffer(normals, logistics), SCALE)
+    exact = family.draw(NoiseBuffer(normals, logistics), SCALE)
     assert float((ours - exact).detach().abs().max()) < 1e-10
     assert torch.equal(ours == 0, exact == 0)
     ours.sum().backward()
@@ -193,11 +195,11 @@ def test_draw_for_gradient_has_the_value_of_a_draw(name):
 def test_concrete_training_draw_becomes_exact(name):
     """As the relaxation falls the relaxed draw is the exact one from the same numbers."""
     family = make_family(name, SHAPE, 4, relaxation=1e-9)
-    meter = Meter()
+    meter = NoiseCounter()
     family.sample(meter)
     normals, logistics = (torch.randn(n, dtype=torch.float64) for n in meter.size)
-    relaxed = family.sample(Tape(normals, logistics)).weight
-    exact = family.draw(Tape(normals, logistics))
+    relaxed = family.sample(NoiseBuffer(normals, logistics)).weight
+    exact = family.draw(NoiseBuffer(normals, logistics))
     assert float((relaxed - exact).abs().max()) < 1e-10
 
 
@@ -209,5 +211,5 @@ def test_concrete_relaxation(name):
     normals, logistics = (torch.randn(12, dtype=torch.float64) for _ in range(2))
     gamma = 1 / (1 + torch.exp(-(family.inclusion_logit + logistics.reshape(SHAPE)) / 0.7))
     slab = family.mean + F.softplus(family.raw_std) * normals.reshape(SHAPE)
-    ours = family.sample(Tape(normals, logistics)).weight
+    ours = family.sample(NoiseBuffer(normals, logistics)).weight
     assert float((ours - gamma * slab).abs().max()) < 1e-10

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from contracts.members import FAMILIES, LAYERS, PASSES, WITH_Z, make_input, make_layer, tape_block
-from sparsebnn.noise import Tape
-from sparsebnn.passes import PosteriorPass
+from sparsebnn.nn.passes import PosteriorPass
+from sparsebnn.random.noise import NoiseBuffer
 
 # softplus of these is 1e-8 and 1e3.
 TINY_STD, HUGE_STD = -18.420680743952367, 1000.0
@@ -66,7 +66,7 @@ def test_extreme_parameters(family, layer, kind):
         built = make_layer(layer, family, 1, DTYPE)
         make_extreme(built, logit, raw_std)
         x = make_input(layer, dtype=DTYPE)
-        check_finite(built, x, PASSES[kind], Tape(*tape_block(built, x, 3, PASSES[kind])))
+        check_finite(built, x, PASSES[kind], NoiseBuffer(*tape_block(built, x, 3, PASSES[kind])))
 
 
 @pytest.mark.parametrize("kind", PASSES)
@@ -78,9 +78,9 @@ def test_dead_inputs_without_bias(family, layer, kind):
         built = make_layer(layer, family, 1, DTYPE, bias=False)
         make_extreme(built, logit, raw_std)
         x = torch.zeros_like(make_input(layer, dtype=DTYPE))
-        noise = Tape(*tape_block(built, x, 3, PASSES[kind]))
+        noise = NoiseBuffer(*tape_block(built, x, 3, PASSES[kind]))
         check_finite(built, x, PASSES[kind], noise)
-        with torch.no_grad(), PASSES[kind](Tape(*tape_block(built, x, 3, PASSES[kind]))):
+        with torch.no_grad(), PASSES[kind](NoiseBuffer(*tape_block(built, x, 3, PASSES[kind]))):
             # The floor under the variance must not be seen.
             assert float(built(x).abs().max()) < 1e-12
 
@@ -98,8 +98,8 @@ def test_z_at_zero(family, layer, kind):
         x = make_input(layer, dtype=DTYPE)
         normals, logistics = tape_block(built, x, 3, PASSES[kind])
         normals[: len(x) * built.weights.dim if built.weights.z_per == "example" else built.weights.dim] = 0.0
-        assert float(built.weights.draw_z(Tape(normals, logistics))[0].detach().abs().max()) == 0.0
-        check_finite(built, x, PASSES[kind], Tape(normals, logistics))
+        assert float(built.weights.draw_z(NoiseBuffer(normals, logistics))[0].detach().abs().max()) == 0.0
+        check_finite(built, x, PASSES[kind], NoiseBuffer(normals, logistics))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -110,7 +110,7 @@ def test_auxiliary_direction_at_zero(family, layer):
     with torch.no_grad():
         built.weights.auxiliary_direction.zero_()
     x = make_input(layer, dtype=DTYPE)
-    check_finite(built, x, PosteriorPass, Tape(*tape_block(built, x, 3)))
+    check_finite(built, x, PosteriorPass, NoiseBuffer(*tape_block(built, x, 3)))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -119,4 +119,4 @@ def test_the_paper_relaxation(family, layer):
     """At a relaxation of 0.001 the draw saturates: gradients are 0 or finite, never NaN."""
     built = make_layer(layer, family, 1, DTYPE, relaxation=0.001)
     x = make_input(layer, dtype=DTYPE)
-    check_finite(built, x, PosteriorPass, Tape(*tape_block(built, x, 3)))
+    check_finite(built, x, PosteriorPass, NoiseBuffer(*tape_block(built, x, 3)))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.autograd.functional import jacobian
 
 from contracts.members import FLOWS, generator, randomise
-from sparsebnn.flows import AutoregressiveStep, CouplingStep
+from sparsebnn.posteriors.flows import AutoregressiveStep, CouplingStep
 
 POINTS = 5
 

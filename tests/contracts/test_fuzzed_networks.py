@@ -13,8 +13,8 @@ from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.drawing import draw_outputs
-from sparsebnn.networks import bayesian_layers
+from sparsebnn.inference.sampling import draw_outputs
+from sparsebnn.nn.networks import bayesian_layers
 
 ROWS, INPUTS, OUTPUTS = 3, 4, 2
 FAMILIES = ("gaussian", "spike_slab", "concrete", "flow", "mnf")
@@ -86,10 +86,10 @@ def generate(seed):
 
     def linear(outputs, family):
         options = {"hidden": (5,)} if family in ("flow", "mnf") else {}
-        start = sparsebnn.Initial(
-            raw_std=sparsebnn.Normal(-1.0, 0.3), inclusion_logit=sparsebnn.Uniform(-2.0, 2.0)
+        start = sparsebnn.init.Initial(
+            raw_std=sparsebnn.init.Normal(-1.0, 0.3), inclusion_logit=sparsebnn.init.Uniform(-2.0, 2.0)
         )
-        share = {"share": "input"} if family == "spike_slab" and random.random() < 0.3 else {}
+        share = {"group_by": "input"} if family == "spike_slab" and random.random() < 0.3 else {}
         return sparsebnn.Linear(
             INPUTS,
             outputs,

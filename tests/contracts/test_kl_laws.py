@@ -27,8 +27,8 @@ from contracts.oracles import (
     spike_slab_log_ratio,
     structure_log_mass,
 )
-from sparsebnn.noise import Meter, Tape
-from sparsebnn.passes import PosteriorPass
+from sparsebnn.nn.passes import PosteriorPass
+from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 SHAPE = (3, 4)
 SETTINGS = range(20)
@@ -37,7 +37,7 @@ DRAWS = 20_000
 
 def estimates(family, draws, seed, batch=1):
     """Independent one-draw estimates of the KL, as training uses them."""
-    meter = Meter()
+    meter = NoiseCounter()
     with torch.no_grad():
         family.sample(meter, batch)
         return over_tapes(lambda tape: family.sample(tape, batch).kl, meter.size, draws, seed)
@@ -188,10 +188,10 @@ def test_flow_kl_of_one_draw(name, shape, options):
     for seed in range(5):
         family = make_family(name, shape, seed, **options)
         inner, axis = family.conditional, family.z_axis
-        batch, meter = (3 if family.z_per == "example" else 1), Meter()
+        batch, meter = (3 if family.z_per == "example" else 1), NoiseCounter()
         family.sample(meter, batch)
         normals, logistics = block(meter.size, seed)
-        ours = float(family.sample(Tape(normals, logistics), batch).kl)
+        ours = float(family.sample(NoiseBuffer(normals, logistics), batch).kl)
 
         eps, rest = normals[: batch * family.dim].reshape(batch, -1), normals[batch * family.dim :]
         z0_std = torch.exp(0.5 * family.z0_log_var)
@@ -336,15 +336,15 @@ def test_layer_kl_is_weights_plus_biases(family, layer):
     """
     built = make_layer(layer, family, seed=3)
     prior = built.biases.prior
-    x, meter = make_input(layer), Meter()
+    x, meter = make_input(layer), NoiseCounter()
     with PosteriorPass(meter):
         built(x)
     g = generator(7)
     normals = torch.randn(meter.size.normal, generator=g, dtype=torch.float64)
     logistics = torch.randn(meter.size.logistic, generator=g, dtype=torch.float64)
-    _, kl = built.forward_with_kl(x, Tape(normals, logistics))
+    _, kl = built.forward_with_kl(x, NoiseBuffer(normals, logistics))
 
-    tape = Tape(normals, logistics)
+    tape = NoiseBuffer(normals, logistics)
     alone = built.weights.sample(tape, len(x)).kl
     std = F.softplus(built.biases.raw_std)
     if hasattr(prior, "mean"):
@@ -362,7 +362,7 @@ def test_layer_kl_is_weights_plus_biases(family, layer):
 def test_kl_verb_is_the_kl_of_sample(name):
     """``kl(noise)`` is what ``sample(noise)`` charges: to the digit when exact, else in the mean."""
     family = make_family(name, SHAPE, 4)
-    meter = Meter()
+    meter = NoiseCounter()
     family.kl(meter)
     verb = over_tapes(family.kl, meter.size, DRAWS, 8)
     if family.exact_kl and meter.size == (0, 0):

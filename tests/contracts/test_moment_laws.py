@@ -8,10 +8,10 @@ import torch.nn.functional as F
 
 from contracts.members import FAMILIES, WITH_Z, generator, randomise, spike_slab_prior, tape_block, uniform
 from sparsebnn.checks import InvalidInput
-from sparsebnn.families import Moments
-from sparsebnn.layers import Conv1d, Conv2d, Linear
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, PosteriorPass
+from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
+from sparsebnn.nn.passes import LocalPass, PosteriorPass
+from sparsebnn.posteriors import Moments
+from sparsebnn.random.noise import NoiseBuffer
 
 # Few weights per output, so that all structures can be listed: 2^8, 2^6, 2^8 of them.
 SMALL = {
@@ -122,12 +122,12 @@ def pass_moments(layer, x, kind, seed):
     """Mean and variance of the output as a pass uses them, read off by giving it noise 0 and then 1."""
     normals, logistics = tape_block(layer, x, seed, kind)
     with torch.no_grad():
-        with kind(Tape(normals, logistics)):
+        with kind(NoiseBuffer(normals, logistics)):
             size = layer(x).numel()
         outputs = []
         for value in (0.0, 1.0):
             normals[-size:] = value
-            with kind(Tape(normals, logistics)):
+            with kind(NoiseBuffer(normals, logistics)):
                 outputs.append(layer(x))
         zero, one = outputs
     return zero, (one - zero) ** 2, normals

@@ -5,8 +5,8 @@ import torch
 
 from contracts.members import FAMILIES, LAYERS, PASSES, block, generator, make_input, make_layer, tape_block
 from sparsebnn.checks import InvalidInput
-from sparsebnn.noise import Fresh, Tape
-from sparsebnn.passes import noise_size
+from sparsebnn.nn.passes import noise_size
+from sparsebnn.random.noise import NoiseBuffer, RandomNoise
 
 EVERY = pytest.mark.parametrize("kind", PASSES)
 
@@ -16,7 +16,7 @@ class Counting:
 
     def __init__(self):
         self.asked = {"normal": 0, "logistic": 0}
-        self.fresh = Fresh(generator(1))
+        self.fresh = RandomNoise(generator(1))
 
     def normal(self, shape, like):
         out = self.fresh.normal(shape, like)
@@ -42,12 +42,12 @@ def test_noise_size_is_what_a_pass_consumes(family, layer, kind):
         built(x)
     assert counting.asked == {"normal": size.normal, "logistic": size.logistic}
     normals, logistics = block(size, 1)
-    with PASSES[kind](Tape(normals, logistics)):
+    with PASSES[kind](NoiseBuffer(normals, logistics)):
         built(x)
     for short in ((normals[:-1], logistics), (normals, logistics[:-1])):
         if len(short[0]) == size.normal and len(short[1]) == size.logistic:
             continue  # the pass takes no numbers of this kind
-        with pytest.raises(InvalidInput), PASSES[kind](Tape(*short)):
+        with pytest.raises(InvalidInput), PASSES[kind](NoiseBuffer(*short)):
             built(x)
 
 
@@ -65,7 +65,7 @@ def test_a_pass_is_a_function_of_its_noise(family, kind):
     for seed, numbers in ((0, noise), (1, noise), (0, tape_block(built, x, 2, PASSES[kind]))):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        with PASSES[kind](Tape(*numbers)):
+        with PASSES[kind](NoiseBuffer(*numbers)):
             outputs.append(built(x))
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(outputs[0], outputs[1])

@@ -20,10 +20,10 @@ from contracts.members import (
     tape_block,
 )
 from sparsebnn.checks import InvalidInput
-from sparsebnn.conversion import convert
-from sparsebnn.layers import Linear
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, PosteriorPass, WeightPass, forward_with_kl, noise_size
+from sparsebnn.nn.conversion import convert
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.passes import LocalPass, PosteriorPass, WeightPass, forward_with_kl, noise_size
+from sparsebnn.random.noise import NoiseBuffer
 
 REPLICATES = 3
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -37,7 +37,7 @@ class Objective(nn.Module):
         self.network = network
 
     def forward(self, x, normals, logistics):
-        return forward_with_kl(self.network, x, Tape(normals, logistics))
+        return forward_with_kl(self.network, x, NoiseBuffer(normals, logistics))
 
 
 def loss_of(objective, parameters, buffers, x, normals, logistics):
@@ -124,7 +124,7 @@ def test_a_skeleton_without_storage_will_do(family):
 def compiled_loss(backend):
     @torch.compile(fullgraph=True, backend=backend, dynamic=False)
     def loss(network, x, normals, logistics):
-        y, kl = forward_with_kl(network, x, Tape(normals, logistics))
+        y, kl = forward_with_kl(network, x, NoiseBuffer(normals, logistics))
         return (y**2).sum() + kl
 
     return loss
@@ -135,7 +135,7 @@ def check_compiled(network, x, backend, dtype):
     noise = tape_block(network, x, 4)
     torch.compiler.reset()
     captured = compiled_loss(backend)(network, x, *noise)
-    y, kl = forward_with_kl(network, x, Tape(*noise))
+    y, kl = forward_with_kl(network, x, NoiseBuffer(*noise))
     eager = (y**2).sum() + kl
     close(captured.detach(), eager.detach(), dtype)
     parameters = list(network.parameters())
@@ -215,7 +215,7 @@ def test_layer_used_twice_is_one_draw_and_one_kl(family, layer, kind):
         return
     size = noise_size(double, x, kind)
     assert single.weights.reused or single.weights.draws_weights or family == "gaussian_gamma"
-    with kind(Tape(*block(size, 5))) as opened:
+    with kind(NoiseBuffer(*block(size, 5))) as opened:
         first, second = double(x)
         third = double.layer(2.0 * x) - double.layer(x) - double.layer(x) + double.layer(0.0 * x)
     assert torch.equal(first, second)

@@ -12,12 +12,12 @@ from scipy.stats import false_discovery_control, norm
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, choosing
 from sparsebnn.estimators.choosing import _Asker, _mean_and_p, discoveries, worth
-from sparsebnn.experiments import column_choice
-from sparsebnn.layers import Linear
 from sparsebnn.likelihoods import Bernoulli
-from sparsebnn.networks import mlp
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, noise_size
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import mlp
+from sparsebnn.nn.passes import LocalPass, noise_size
+from sparsebnn.random.noise import NoiseBuffer
+from studies import column_choice
 
 FAMILIES = ["spike_slab", "concrete", "gaussian", "flow"]
 
@@ -44,7 +44,7 @@ def plain_nll(made, x, y):
     own = made.double()
     size = noise_size(own, x, LocalPass)
     zeros = [torch.zeros(n, dtype=torch.float64) for n in (size.normal, size.logistic)]
-    with LocalPass(Tape(*zeros)), torch.no_grad():
+    with LocalPass(NoiseBuffer(*zeros)), torch.no_grad():
         return Bernoulli().nll(own(x), y)
 
 
@@ -200,7 +200,7 @@ def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monke
     assert (asked["unseen"] is not None) == left_out
     if left_out:
         assert sum(map(len, asked["unseen"])) == rows
-    assert model.sharpness_ == 1.0  # not calibrated
+    assert model.logit_scale_ == 1.0  # not calibrated
 
 
 def test_the_page_says_what_the_results_file_says():

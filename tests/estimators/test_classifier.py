@@ -14,11 +14,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import sparsebnn
-from sparsebnn import storage
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, storing
 from sparsebnn.estimators.explaining import _slopes
-from sparsebnn.selection import input_inclusion
+from sparsebnn.io import storage
+from sparsebnn.selection.rules import input_inclusion
 
 QUICK = {"epochs": 40, "replicates": 2, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
 
@@ -56,7 +56,7 @@ def test_probabilities_are_the_average_over_drawn_networks(fitted):
     """Against a plain loop: draw weights, run the layers by hand, average the probabilities."""
     x, _ = two_classes(5, seed=2)
     inputs = torch.from_numpy(fitted._encoder.transform(fitted._table(x, reset=False)))
-    draws = sparsebnn.prediction.draw_outputs_of_all(
+    draws = sparsebnn.inference.prediction.draw_outputs_of_all(
         [n.double() for n in pickle.loads(pickle.dumps(fitted.networks_))],
         inputs,
         10,
@@ -64,7 +64,7 @@ def test_probabilities_are_the_average_over_drawn_networks(fitted):
         seed=fitted._seed,
     )
     ((_, outputs),) = draws
-    yes = torch.sigmoid(fitted.sharpness_ * outputs[..., 0]).mean((0, 1)).numpy()
+    yes = torch.sigmoid(fitted.logit_scale_ * outputs[..., 0]).mean((0, 1)).numpy()
     np.testing.assert_allclose(fitted.predict_proba(x)[:, 1], yes, rtol=1e-12)
 
 
@@ -121,7 +121,7 @@ def test_contributions_sum_to_the_outputs(flowers):
     values, slopes = _slopes(
         model, torch.from_numpy(model._encoder.transform(model._table(x[:6], False))), 40
     )
-    np.testing.assert_allclose(total, model.sharpness_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(total, model.logit_scale_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
     assert (explained.low <= explained.contributions + 1e-12).all()
     assert slopes.shape == (40, 6, 4, 3)
 

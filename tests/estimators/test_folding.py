@@ -1,4 +1,4 @@
-"""Replicates that leave out rows: the likelihood, the folds, the sharpness."""
+"""Replicates that leave out rows: the likelihood, the folds, the logit_scale."""
 
 import numpy as np
 import torch
@@ -65,12 +65,12 @@ def test_overconfident_and_timid_predictions_are_corrected():
     def loss():
         return -np.log(model.predict_proba(x)[np.arange(2000), y]).mean()
 
-    calibrated, s = loss(), model.sharpness_
-    model.sharpness_ = 1.0
+    calibrated, s = loss(), model.logit_scale_
+    model.logit_scale_ = 1.0
     assert s < 0.9
     assert calibrated < loss() - 0.02
 
 
 def test_goes_without_where_there_is_little():
     x = np.random.RandomState(0).randn(20, 2)
-    assert SparseBNNClassifier(**{**QUICK, "epochs": 2}).fit(x, x[:, 0] > 0).sharpness_ == 1.0
+    assert SparseBNNClassifier(**{**QUICK, "epochs": 2}).fit(x, x[:, 0] > 0).logit_scale_ == 1.0

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kernels.test_contraction import numbers
 from kernels.test_masked import layer_of, stacked_of
-from sparsebnn import counter
 from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
+from sparsebnn.random import counter
 
 # batch, channels, size, filters, taps, stride, padding, dilation
 _CASES = [

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call, grad, grad_and_value, vmap
 
-from sparsebnn.flows import AutoregressiveStep
 from sparsebnn.kernels import masked
 from sparsebnn.kernels.masked import masked_network
-from sparsebnn.masked import FoldedLinear
+from sparsebnn.posteriors.flows import AutoregressiveStep
+from sparsebnn.posteriors.masked import FoldedLinear
 
 SIZES = [(1, 1, False), (5, 8, False), (8, 5, True), (40, 33, False), (33, 81, True), (200, 90, True)]
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from sparsebnn import counter
 from sparsebnn.kernels import noise
-from sparsebnn.tracing import tracing
+from sparsebnn.kernels.tracing import tracing
+from sparsebnn.random import counter
 
 KINDS = {"normal": (noise.normals, counter.normals), "logistic": (noise.logistics, counter.logistics)}
 

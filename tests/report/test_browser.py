@@ -10,7 +10,7 @@ import pytest
 
 from report.browser import Browser, find
 from report.records import example
-from sparsebnn.report import render
+from sparsebnn.app.report import render
 
 pytestmark = [
     pytest.mark.browser,

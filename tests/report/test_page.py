@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from report.records import example
-from sparsebnn.report import drawing, render, words, write
-from sparsebnn.report.__main__ import main
-from sparsebnn.report.charts import wilson
-from sparsebnn.report.record import Edge, parse
+from sparsebnn.app.report import drawing, render, words, write
+from sparsebnn.app.report.__main__ import main
+from sparsebnn.app.report.charts import wilson
+from sparsebnn.app.report.record import Edge, parse
 
 NASTY = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\'"&{{ 7*7 }}'
 

@@ -71,7 +71,7 @@ def fit(network: nn.Module, data: tuple[Tensor, ...], settings: Settings = FIFTY
 
 def parameters(run: Run, k: int | None = None) -> dict[str, Tensor]:
     """All parameters, stacked or of replicate k."""
-    return {n: (p if k is None else p[k]).clone() for n, p in run.replicas.parameters.items()}
+    return {n: (p if k is None else p[k]).clone() for n, p in run.replicates.parameters.items()}
 
 
 def same(ours: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

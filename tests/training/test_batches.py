@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsebnn import counter
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical, Gaussian
+from sparsebnn.random import counter
 from sparsebnn.training.batches import Batches, gather
 
 CPU = torch.device("cpu")

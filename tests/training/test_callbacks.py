@@ -189,7 +189,9 @@ def test_json_log(tmp_path):
     """One object per line that any JSON reader takes: start, epochs, stops, end."""
     path = tmp_path / "new" / "log.jsonl"
     rates = {"learning_rate": [1e-2, 1e300]}
-    run = fit(make_network(), make_data(), SHORT, replicates=2, vary=rates, callbacks=[JsonLog(path)])
+    run = fit(
+        make_network(), make_data(), SHORT, replicates=2, per_replicate=rates, callbacks=[JsonLog(path)]
+    )
     lines = [strict(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [line["event"] for line in lines] == ["start", "stopped", "epoch", "epoch", "epoch", "end"]
     assert lines[0]["seeds"] == [0, 1]

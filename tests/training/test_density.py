@@ -6,7 +6,7 @@ from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.priors import HierarchicalPrior
+from sparsebnn.posteriors.priors import HierarchicalPrior
 from sparsebnn.training import Callback, Settings
 from sparsebnn.training.density import controlled, densities, fix_structure
 from training.runs import fit, make_data, make_network, parameters, same
@@ -34,12 +34,12 @@ class Stop(Callback):
 
 
 def logits_of(run):
-    return {n: p for n, p in run.replicas.parameters.items() if n.endswith(LOGITS)}
+    return {n: p for n, p in run.replicates.parameters.items() if n.endswith(LOGITS)}
 
 
 def kept(run):
     """Densities of the network and of each layer, per replicate."""
-    share, sizes = densities(run.replicas)
+    share, sizes = densities(run.replicates)
     return (share * sizes).sum(1) / sizes.sum(), share
 
 
@@ -67,22 +67,24 @@ def test_targets_along_the_replicates():
     """Each replicate its own, as one program; replicate k as it is alone."""
     settings = Settings(epochs=10, batch_size=8, learning_rates={LOGITS: 0.05}, refit=0.2)
     targets = [0.1, 0.3, 1.0]
-    run = fit(make_network(), make_data(), settings, replicates=3, vary={"target_density": targets})
+    run = fit(make_network(), make_data(), settings, replicates=3, per_replicate={"target_density": targets})
     weights = sum(p[0].numel() for p in logits_of(run).values())
     share, _ = kept(run)
     assert share.tolist() == [round(t * weights) / weights for t in targets]
-    alone = fit(make_network(), make_data(), settings, replicates=[1], vary={"target_density": targets[1:2]})
-    for name, p in alone.replicas.parameters.items():
-        assert float((p[0] - run.replicas.parameters[name][1]).abs().max()) < 1e-10
+    alone = fit(
+        make_network(), make_data(), settings, replicates=[1], per_replicate={"target_density": targets[1:2]}
+    )
+    for name, p in alone.replicates.parameters.items():
+        assert float((p[0] - run.replicates.parameters[name][1]).abs().max()) < 1e-10
 
 
 def test_logits_and_odds_move_by_the_same_number():
     """What the docstring says, from the values: one c per replicate, and the wanted share above zero."""
     run = fit(make_network(), make_data(), Settings(epochs=2, batch_size=8), replicates=2)
-    replicas = run.replicas
-    replicas.vary_own("prior.inclusion_prob")
-    before = {n: p.clone() for n, p in {**logits_of(run), **replicas.varied}.items()}
-    controlled(replicas, torch.tensor([[0.3], [0.6]]), progress=0.5)
+    replicates = run.replicates
+    replicates.make_per_replicate("prior.inclusion_prob")
+    before = {n: p.clone() for n, p in {**logits_of(run), **replicates.varied}.items()}
+    controlled(replicates, torch.tensor([[0.3], [0.6]]), progress=0.5)
     share, _ = kept(run)
     weights = sum(p[0].numel() for p in logits_of(run).values())
     wanted = torch.tensor([0.3, 0.6], dtype=torch.float64) ** 0.5
@@ -91,7 +93,7 @@ def test_logits_and_odds_move_by_the_same_number():
     for k in range(2):
         c = float(moves[0][k, 0])
         assert all(torch.allclose(m[k], torch.tensor(c, dtype=m.dtype), atol=1e-6) for m in moves)
-        for name, now in replicas.varied.items():
+        for name, now in replicates.varied.items():
             odds = torch.logit(before[name][k]) - torch.logit(now[k])
             assert abs(float(odds) - c) < 1e-6
 
@@ -125,10 +127,10 @@ def test_the_structure_is_fixed_for_the_refit():
 
 
 def test_without_a_target_the_median_model_is_what_stays():
-    replicas = fit(make_network(), make_data(), Settings(epochs=3, batch_size=8), replicates=2).replicas
-    before = {n: p > 0 for n, p in replicas.parameters.items() if n.endswith(LOGITS)}
-    fix_structure(replicas, None)
-    assert all(torch.equal(replicas.parameters[n] > 0, chosen) for n, chosen in before.items())
+    replicates = fit(make_network(), make_data(), Settings(epochs=3, batch_size=8), replicates=2).replicates
+    before = {n: p > 0 for n, p in replicates.parameters.items() if n.endswith(LOGITS)}
+    fix_structure(replicates, None)
+    assert all(torch.equal(replicates.parameters[n] > 0, chosen) for n, chosen in before.items())
 
 
 @pytest.mark.parametrize("checkpoints", [10, 18, 45, 46, 50])
@@ -141,7 +143,7 @@ def test_interrupted_runs_end_the_same(tmp_path, checkpoints):
         fit(network, data, SETTINGS, callbacks=[Stop(checkpoints)], **options)
     run = fit(network, data, SETTINGS, resume=True, **options)
     assert same(parameters(run), parameters(whole))
-    assert same(run.replicas.varied, whole.replicas.varied)
+    assert same(run.replicates.varied, whole.replicates.varied)
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -152,8 +154,8 @@ def test_compiled_is_eager(k):
         fit(make_network(dtype=torch.float64), make_data(), settings, replicates=k, mode=mode)
         for mode in ("eager", "compiled")
     ]
-    for name, p in runs[0].replicas.parameters.items():
-        assert float((p - runs[1].replicas.parameters[name]).abs().max()) < 1e-8
+    for name, p in runs[0].replicates.parameters.items():
+        assert float((p - runs[1].replicates.parameters[name]).abs().max()) < 1e-8
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,9 @@ def test_compiled_is_eager(k):
             "Choose a SpikeSlabPrior or an EmpiricalPrior.",
         ),
         (
-            lambda: fit(make_network(), make_data(), Settings(), vary={"target_density": [2.0]}),
-            "The 'vary[target_density]' of train must be shares of the weights, up to 1. Got [2.0] instead.",
+            lambda: fit(make_network(), make_data(), Settings(), per_replicate={"target_density": [2.0]}),
+            "The 'per_replicate[target_density]' of train must be shares of the weights, up to 1. "
+            "Got [2.0] instead.",
         ),
     ],
 )
@@ -208,7 +211,7 @@ def test_ties_are_broken_by_place():
     run = fit(make_network(), make_data(), Settings(epochs=1, batch_size=8), replicates=2)
     for p in logits_of(run).values():
         p.fill_(1.0)
-    fix_structure(run.replicas, torch.tensor([[0.5], [0.3]]))
+    fix_structure(run.replicates, torch.tensor([[0.5], [0.3]]))
     weights = sum(p[0].numel() for p in logits_of(run).values())
     share, _ = kept(run)
     assert share.tolist() == [round(0.5 * weights) / weights, round(0.3 * weights) / weights]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.priors import HierarchicalPrior
+from sparsebnn.posteriors.priors import HierarchicalPrior
 from sparsebnn.training import Callback
 from sparsebnn.training.capture import Unheard
 from sparsebnn.training.engine import _finite
@@ -84,7 +84,7 @@ def test_an_epoch_of_moved_images_is_one_of_images_moved_beforehand():
     network, (x, y) = make_network("conv"), make_data("conv")
     once = replace(MOVED, epochs=1, shuffle=False)
     ours = fit(network, (x, y), once, replicates=[4])
-    shifts = ours.batches.shifts(ours.replicas.seed_tensor, 0, 2)[0, : len(x)]
+    shifts = ours.batches.shifts(ours.replicates.seed_tensor, 0, 2)[0, : len(x)]
     framed = nn.functional.pad(x, (2, 2, 2, 2))
     moved = [one[:, 2 - d : 8 - d, 2 - r : 8 - r] for one, (d, r) in zip(framed, shifts.tolist())]
     other = fit(network, (torch.stack(moved), y), replace(once, shift=0), replicates=[4])
@@ -101,7 +101,7 @@ def test_flat_rows_are_not_moved():
 @pytest.mark.usefixtures("recorded")
 def test_the_recorded_step_of_folded_flows(monkeypatch):
     """Flows large enough are stored folded; here small ones are."""
-    monkeypatch.setattr("sparsebnn.flows._WORTH_FOLDING", 0)
+    monkeypatch.setattr("sparsebnn.posteriors.flows._WORTH_FOLDING", 0)
     check_fast_step("mlp", "flow", torch.float64, replicates=2)
 
 
@@ -135,7 +135,10 @@ def test_the_recorded_step_with_weights_bytes_and_rates_of_its_own():
     weight = torch.rand(23, generator=g)
     data = (x, make_data()[1], weight)
     settings = Settings(6, 8, 1e-2, {"inclusion_logit": 0.1}, warmup=0.5)
-    options = {"replicates": 2, "vary": {"learning_rate": [1e-2, 3e-2], "prior.inclusion_prob": [0.1, 0.6]}}
+    options = {
+        "replicates": 2,
+        "per_replicate": {"learning_rate": [1e-2, 3e-2], "prior.inclusion_prob": [0.1, 0.6]},
+    }
     eager = fit(make_network(), data, settings, **options)
     fast = fit(make_network(), data, settings, mode="compiled", **options)
     assert fast.mode == "compiled"
@@ -276,7 +279,7 @@ class Break(Callback):
 
     def on_epoch_end(self, run, epoch):
         if epoch.epoch == self.after:
-            run.replicas.parameters[self.name][self.replicate].view(-1)[1] = math.nan
+            run.replicates.parameters[self.name][self.replicate].view(-1)[1] = math.nan
 
     def on_replicate_stopped(self, run, stopped):
         self.told.append(stopped)
@@ -311,8 +314,12 @@ def test_a_learning_rate_that_breaks_one_of_ten():
     rate = 1e30
     network, data = make_network(dtype=torch.float32), make_data()
     rates = [1e-2] * 10
-    whole = fit(network, data, SHORT, replicates=10, vary={"learning_rate": [*rates[:6], 2e-2, *rates[7:]]})
-    run = fit(network, data, SHORT, replicates=10, vary={"learning_rate": [*rates[:6], rate, *rates[7:]]})
+    whole = fit(
+        network, data, SHORT, replicates=10, per_replicate={"learning_rate": [*rates[:6], 2e-2, *rates[7:]]}
+    )
+    run = fit(
+        network, data, SHORT, replicates=10, per_replicate={"learning_rate": [*rates[:6], rate, *rates[7:]]}
+    )
     assert [s.replicate for s in run.stopped] == [6]
     assert run.stopped[0].step == 1
     assert re.search(r"of (layer )?[02](\.| )", run.stopped[0].where), run.stopped[0].where
@@ -324,7 +331,7 @@ def test_a_learning_rate_that_breaks_one_of_ten():
 def test_when_all_have_stopped_training_stops():
     network, data = make_network(), make_data()
     with pytest.raises(FloatingPointError) as error:
-        fit(network, data, SHORT, replicates=[4, 9], vary={"learning_rate": [1e300, 1e300]})
+        fit(network, data, SHORT, replicates=[4, 9], per_replicate={"learning_rate": [1e300, 1e300]})
     message = str(error.value)
     assert message.startswith("Every replicate stopped. Replicate 0 (seed 4) stopped at step 1: the ")
     assert " Replicate 1 (seed 9) stopped at step 1: the " in message
@@ -367,7 +374,7 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
     class Look(Callback):
         def on_replicate_stopped(self, run, stopped):
             seen.append(stopped)
-            for name, parameter in run.replicas.parameters.items():
+            for name, parameter in run.replicates.parameters.items():
                 assert torch.isfinite(parameter[stopped.replicate]).all(), name
 
     with pytest.raises(FloatingPointError, match=r"stopped at step 0: the gradient of "):
@@ -376,7 +383,7 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
 
 
 @pytest.mark.parametrize(
-    ("settings", "vary", "message"),
+    ("settings", "per_replicate", "message"),
     [
         (
             Settings(epochs=1, learning_rates={"inclusion_logits": 0.1}),
@@ -392,18 +399,18 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
         (
             SHORT,
             {"temperature": [-1.0]},
-            "The 'vary[temperature]' of train must be finite and at least 0. Got -1.0",
+            "The 'per_replicate[temperature]' of train must be finite and at least 0. Got -1.0",
         ),
         (
             SHORT,
             {"learning_rate": [math.nan]},
-            "The 'vary[learning_rate]' of train must be finite and at least 0. Got nan",
+            "The 'per_replicate[learning_rate]' of train must be finite and at least 0. Got nan",
         ),
     ],
 )
-def test_slips_in_rates_are_named(settings, vary, message):
+def test_slips_in_rates_are_named(settings, per_replicate, message):
     with pytest.raises(InvalidInput) as error:
-        fit(make_network(), make_data(), settings, vary=vary)
+        fit(make_network(), make_data(), settings, per_replicate=per_replicate)
     assert str(error.value).startswith(message)
 
 
@@ -483,7 +490,7 @@ def test_parameters_of_one_number_are_trained(kind, replicates, mode, monkeypatc
     assert any(p.dim() == 0 for p in network.parameters())
     run = fit(network, make_data(), settings=SHORT, replicates=replicates, mode=mode)
     assert not run.stopped
-    for name, stacked in run.replicas.parameters.items():
+    for name, stacked in run.replicates.parameters.items():
         if stacked.dim() == 1 and stacked.shape == (replicates,):
             assert bool(torch.isfinite(stacked).all()), name
 
@@ -506,4 +513,4 @@ def test_a_prior_that_breaks_the_kl_is_named(replicates):
 def test_varied_priors_are_checked_in_the_networks_precision():
     network, values = make_network(dtype=torch.float32), torch.tensor([0.1, 1 - 1e-12], dtype=torch.float64)
     with pytest.raises(InvalidInput, match=r"The 'vary\[prior.inclusion_prob\]' of train .* in float32"):
-        fit(network, make_data(), SHORT, replicates=2, vary={"prior.inclusion_prob": values})
+        fit(network, make_data(), SHORT, replicates=2, per_replicate={"prior.inclusion_prob": values})

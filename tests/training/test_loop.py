@@ -21,7 +21,7 @@ from sparsebnn.training.trainer import _digest
 from training.runs import SHORT, fit, make_data, make_network, parameters, same
 
 NETWORK, DATA = make_network(family="flow"), make_data()
-OPTIONS = {"replicates": 2, "vary": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
+OPTIONS = {"replicates": 2, "per_replicate": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
 FILE, LOCK = "checkpoint.safetensors", ".checkpoint.lock"
 
 
@@ -216,7 +216,7 @@ def test_a_frozen_structure_stays(asked):
 
 def test_the_dead_stay_dead(tmp_path):
     """A replicate that stopped before the interruption is not told of twice."""
-    options = {"replicates": 3, "vary": {"learning_rate": [1e-2, 1e300, 1e-2]}}
+    options = {"replicates": 3, "per_replicate": {"learning_rate": [1e-2, 1e300, 1e-2]}}
     straight = fit(NETWORK, DATA, SHORT, **options)
     options["folder"] = tmp_path
     with pytest.raises(Halt):
@@ -292,8 +292,8 @@ def _bent_otherwise():
 SILENT = {
     "x": {"data": (X + 1.0, Y)},
     "weight": {"data": (X, Y, torch.full((23,), 2.0))},
-    "varied rates": {"vary": {**OPTIONS["vary"], "temperature": [1.0, 0.1]}},
-    "varied buffers": {"vary": {**OPTIONS["vary"], "prior.inclusion_prob": [0.1, 0.9]}},
+    "varied rates": {"per_replicate": {**OPTIONS["per_replicate"], "temperature": [1.0, 0.1]}},
+    "varied buffers": {"per_replicate": {**OPTIONS["per_replicate"], "prior.inclusion_prob": [0.1, 0.9]}},
     "prior": {"network": make_network(family="flow", prior=sparsebnn.SpikeSlabPrior(0.5, std=3.0))},
     "kind of prior": {"network": make_network(family="flow", prior=sparsebnn.EmpiricalPrior())},
     "family's options": {
@@ -486,14 +486,14 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
             "The 'checkpoint_seconds' of train must be at least 0. Got 'x' instead.",
         ),
         (
-            {"vary": [0.1]},
-            "The 'vary' of train must be a dict of names and their values. Got [0.1] instead. "
+            {"per_replicate": [0.1]},
+            "The 'per_replicate' of train must be a dict of names and their values. Got [0.1] instead. "
             "For example {'temperature': [0.1, 1.0]}.",
         ),
         *(
             (
-                {"vary": {name: ["a"]}},
-                f"The 'vary[{name}]' of train must be a tensor or an array of numbers. "
+                {"per_replicate": {name: ["a"]}},
+                f"The 'per_replicate[{name}]' of train must be a tensor or an array of numbers. "
                 "Got a list instead. Of a table pass its numbers (frame.to_numpy(float)).",
             )
             for name in ("temperature", "prior.inclusion_prob")
@@ -508,22 +508,23 @@ NORMED = nn.Sequential(sparsebnn.Linear(4, 6), nn.BatchNorm1d(6), sparsebnn.Line
             "Did you mean 'eager'?",
         ),
         (
-            {"vary": {"prior.inclusion": [0.1]}},
-            "The 'vary' of train must be the name of a buffer, such as prior.inclusion_prob, prior.mean, "
-            "prior.std. Got 'prior.inclusion' instead.",
+            {"per_replicate": {"prior.inclusion": [0.1]}},
+            "The 'per_replicate' of train must be the name of a buffer, such as prior.inclusion_prob, "
+            "prior.mean, prior.std. Got 'prior.inclusion' instead.",
         ),
         (
-            {"vary": {"learning_rates.mean": [0.1]}},
-            "The 'vary' of train must be one of 'temperature', 'learning_rate', 'target_density'. "
+            {"per_replicate": {"learning_rates.mean": [0.1]}},
+            "The 'per_replicate' of train must be one of 'temperature', 'learning_rate', 'target_density'. "
             "Got 'learning_rates.mean' instead.",
         ),
         (
-            {"vary": {"temperature": [0.1, 0.2]}},
-            "The 'vary[temperature]' of train must be one value per replicate (1). Got shape (2,) instead.",
+            {"per_replicate": {"temperature": [0.1, 0.2]}},
+            "The 'per_replicate[temperature]' of train must be one value per replicate (1). "
+            "Got shape (2,) instead.",
         ),
         (
-            {"vary": {"prior.inclusion_prob": [0.1, 0.2]}},
-            "The 'vary[prior.inclusion_prob]' of train must be one value per replicate (1). "
+            {"per_replicate": {"prior.inclusion_prob": [0.1, 0.2]}},
+            "The 'per_replicate[prior.inclusion_prob]' of train must be one value per replicate (1). "
             "Got shape (2,) instead.",
         ),
         (
@@ -595,7 +596,7 @@ def test_weights_that_make_no_sense(weight):
 def test_a_varied_prior_must_be_one(value):
     """As the prior's own constructor says."""
     with pytest.raises(InvalidInput):
-        fit(make_network(), DATA, SHORT, vary={"prior.inclusion_prob": [value]})
+        fit(make_network(), DATA, SHORT, per_replicate={"prior.inclusion_prob": [value]})
 
 
 def test_norms_in_eval_mode_are_shared():

@@ -7,7 +7,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.passes import forward_with_kl
+from sparsebnn.nn.passes import forward_with_kl
 from sparsebnn.training.objective import Batch, Objective
 from training.runs import FAMILIES, make_data, make_network
 

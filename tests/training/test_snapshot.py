@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.networks import density
+from sparsebnn.nn.networks import density
 from sparsebnn.training import (
     BeforeRefit,
     Callback,
@@ -156,7 +156,7 @@ def test_a_late_cut_says_what_it_needs():
 
 
 PHASED = PhasedSettings(
-    epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free=0.3, refit=0.2, target_density=0.3
+    epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free_fraction=0.3, refit=0.2, target_density=0.3
 )
 
 
@@ -181,18 +181,20 @@ def test_every_part_has_a_schedule_of_its_own():
     assert rates[3:8] == [Cosine().factor(e, 5) for e in range(5)]
     assert rates[8:] == [Cosine().factor(e, 2) for e in range(2)]
     assert PHASED.rate_factor("inclusion_logit", 8) == 0.0
-    assert [PHASED.warmth(epoch) for epoch in (0, 1, 5)] == pytest.approx([2 / 3, 1.0, 1.0])
+    assert [PHASED.warmup_factor(epoch) for epoch in (0, 1, 5)] == pytest.approx([2 / 3, 1.0, 1.0])
 
 
 def test_the_refit_can_be_hotter():
-    hot = dataclasses.replace(PHASED, refit_heat=5.0, temperature=0.1)
+    hot = dataclasses.replace(PHASED, refit_temperature_factor=5.0, temperature=0.1)
     assert [hot.beta(epoch) for epoch in (0, 4, 7, 8, 9)] == pytest.approx([0.2 / 3, 0.1, 0.1, 0.5, 0.5])
 
 
 def test_phases_must_fit():
-    with pytest.raises(InvalidInput, match="'refit_heat' of PhasedSettings must be greater than 0"):
-        dataclasses.replace(PHASED, refit_heat=0.0)
-    with pytest.raises(InvalidInput, match="'free' of PhasedSettings must be a share of the epochs"):
-        dataclasses.replace(PHASED, free=0.8)
+    with pytest.raises(
+        InvalidInput, match="'refit_temperature_factor' of PhasedSettings must be greater than 0"
+    ):
+        dataclasses.replace(PHASED, refit_temperature_factor=0.0)
+    with pytest.raises(InvalidInput, match="'free_fraction' of PhasedSettings must be a share of the epochs"):
+        dataclasses.replace(PHASED, free_fraction=0.8)
     with pytest.raises(InvalidInput, match="'target_density' of PhasedSettings"):
         dataclasses.replace(PHASED, target_density=None)

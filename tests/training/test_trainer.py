@@ -38,7 +38,7 @@ from sparsebnn.training.trainer import Trainer
 from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
 
 NETWORK, DATA = make_network(family="flow"), make_data()
-OPTIONS = {"replicates": 2, "vary": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
+OPTIONS = {"replicates": 2, "per_replicate": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]}}
 FILE, LOCK = "checkpoint.safetensors", ".checkpoint.lock"
 
 
@@ -153,7 +153,7 @@ class Impatient(nn.Module):
 def test_a_second_interrupt_within_a_step(replicates, tmp_path):
     """The forward pass is left in the middle; the run and the folder are usable all the same."""
     network = nn.Sequential(make_network(), Impatient())
-    start = Do("on_train_start", lambda run: setattr(run.replicas.objective.network[1], "left", 5))
+    start = Do("on_train_start", lambda run: setattr(run.replicates.objective.network[1], "left", 5))
     options = {"replicates": replicates, "folder": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(Interrupted, match="resume=True to go on from the last checkpoint") as error:
         fit(network, DATA, SHORT, callbacks=[start], **options)
@@ -239,9 +239,9 @@ def test_an_exception_keeps_a_run_of_its_own():
 
 
 def test_when_every_replicate_stops_the_run_is_there():
-    vary = {"learning_rate": [1e200, 1e200]}
+    per_replicate = {"learning_rate": [1e200, 1e200]}
     with pytest.raises(FloatingPointError, match="Every replicate stopped") as error:
-        fit(NETWORK, DATA, SHORT, replicates=2, vary=vary)
+        fit(NETWORK, DATA, SHORT, replicates=2, per_replicate=per_replicate)
     run = error.value.run
     assert [s.replicate for s in run.stopped] == [0, 1]
     assert len(run.networks) == 2
@@ -295,7 +295,7 @@ def test_a_second_training_in_a_folder_is_refused(tmp_path, whole, monkeypatch, 
         partial.touch()
         before = (tmp_path / FILE).read_bytes()
         with monkeypatch.context() as patch:
-            patch.setattr("sparsebnn.training.loop.Replicas", None)  # before any work
+            patch.setattr("sparsebnn.training.loop.Replicates", None)  # before any work
             check_refused(tmp_path, resume=resume)
         assert (tmp_path / FILE).read_bytes() == before
         assert partial.exists()
@@ -368,7 +368,7 @@ def test_checkpoints_without_safetensors_are_refused_before_the_first_step(tmp_p
 
 # A replicate that stops, a refit, a log: all that a run may write.
 ALL = Settings(epochs=4, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
-STOPS = {"replicates": 2, "vary": {"learning_rate": [1e-2, 1e200]}}
+STOPS = {"replicates": 2, "per_replicate": {"learning_rate": [1e-2, 1e200]}}
 
 
 def full(*_):
@@ -452,7 +452,7 @@ def check_disturbed(folder, disk, undisturbed):
 
 
 @pytest.mark.parametrize("forever", [False, True])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("group_by", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
 def test_a_write_that_fails(tmp_path, undisturbed, monkeypatch, caplog, share, forever):
     """The trained run is returned all the same."""
     monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
@@ -693,7 +693,7 @@ run = sparsebnn.train(
     make_network(), make_data(), settings=Settings(40, 4, 1e-2), replicates=2, device="cpu", mode="eager",
     folder=sys.argv[1], resume=True, checkpoint_seconds=0.0, callbacks=[Say()], progress=False,
 )
-torch.save(run.replicas.parameters, sys.argv[2])
+torch.save(run.replicates.parameters, sys.argv[2])
 """
 
 

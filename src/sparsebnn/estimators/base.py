@@ -29,14 +29,14 @@ from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
 from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
-from sparsebnn.estimators.folding import Folded, folds, sharpness
+from sparsebnn.estimators.folding import Folded, folds, logit_scale
 from sparsebnn.estimators.placing import to_predict
 from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.posterior import Ensemble
 from sparsebnn.estimators.spelling import number_form
-from sparsebnn.estimators.watching import AtTime, Enough, OnValidation
+from sparsebnn.estimators.watching import EarlyStopping, StopTraining, TimeBudget
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.networks import density
+from sparsebnn.nn.networks import density
 from sparsebnn.training import Callback, Run, train
 from sparsebnn.training.devices import device_of
 from sparsebnn.training.threads import one_thread
@@ -166,7 +166,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         template = network(plan, inputs.shape[1], form.n_outputs(y))
         options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
         if self._fold is not None:
-            options |= {"likelihood": Folded(form), "vary": {"held": list(range(plan.replicates))}}
+            options |= {"likelihood": Folded(form), "per_replicate": {"held": list(range(plan.replicates))}}
             y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
         data = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
         device = self._device(plan, inputs)
@@ -174,15 +174,15 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         with _threads(plan, inputs.shape[1], device):
             if self.time_budget is not None:
                 plan = self._within_time(plan, template, data, options, began)
-                callbacks.append(AtTime(self.time_budget, began))
+                callbacks.append(TimeBudget(self.time_budget, began))
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
             try:
                 run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
-            except Enough as enough:
+            except StopTraining as enough:
                 run, self.stopped_because_ = enough.run, enough.why
                 self.notes_ += remarks.cut_short(run, plan, enough.why)
         for callback in callbacks:
-            if isinstance(callback, OnValidation):
+            if isinstance(callback, EarlyStopping):
                 callback.restore(run)
         return run
 
@@ -193,7 +193,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             return None
         return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
-    def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> OnValidation:
+    def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
         """Rows for the validation ELBO; ``_kept_rows`` are the others."""
         owner = type(self).__name__
         part = share(self.validation_fraction, "validation_fraction", owner)
@@ -202,7 +202,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             raise invalid("validation_fraction", owner, "a share that leaves rows to train on", part)
         order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x)))
         held, self._kept_rows = order[:count].sort().values, order[count:].sort().values
-        return OnValidation(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
+        return EarlyStopping(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
 
     def _within_time(
         self, plan: Plan, template: Any, data: tuple[Tensor, ...], options: dict[str, Any], began: float
@@ -226,17 +226,17 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, run: Run, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
-        objectives = [run.replicas.unstack(k).to("cpu") for k in living]
+        objectives = [run.replicates.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
         if self.plan_.target_density is not None:
             for each in self.networks_:
                 prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
-        self.sharpness_ = 1.0
+        self.logit_scale_ = 1.0
         if self.calibrate and self._fold is not None and len(living) == len(run.seeds):
             with one_thread():
-                self.sharpness_ = sharpness(self._ensemble, x, y, self._fold, weight)
+                self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight)
         data = torch.from_numpy(x), y, torch.from_numpy(weight)
         unseen = self._unseen(living)
         del self._fold
@@ -271,7 +271,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             unseen,
             encoder.column_of,
             len(encoder.columns),
-            self.sharpness_,
+            self.logit_scale_,
             self._seed,
         )
         self.gain_, self.used_ = found.gain, found.used
@@ -294,7 +294,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _ensemble(self) -> Ensemble:
-        return Ensemble(self.networks_, self._likelihoods, self.sharpness_)
+        return Ensemble(self.networks_, self._likelihoods, self.logit_scale_)
 
     def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""

@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.layers import Linear
 from sparsebnn.likelihoods import Gaussian, Likelihood
-from sparsebnn.noise import Tape
-from sparsebnn.passes import LocalPass, noise_size
-from sparsebnn.priors import SpikeSlabPrior
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.passes import LocalPass, noise_size
+from sparsebnn.posteriors.priors import SpikeSlabPrior
+from sparsebnn.random.noise import NoiseBuffer
 
 __all__ = ["LEVEL", "Worth", "discoveries", "worth"]
 
@@ -80,7 +80,7 @@ def worth(
     unseen: Sequence[Tensor] | None,
     column_of: np.ndarray,
     columns: int,
-    sharpness: float = 1.0,
+    logit_scale: float = 1.0,
     seed: int = 0,
 ) -> Worth:
     """``data`` are encoded inputs, targets and weights; ``unseen`` the rows that each network did not see.
@@ -90,7 +90,7 @@ def worth(
     rows = unseen if unseen is not None and sum(map(len, unseen)) >= _LEAST_ROWS else None
     effort = max(1, _MANY_COLUMNS // max(1, columns))
     askers = [
-        _Asker(network, form, data, None if rows is None else rows[k], sharpness, seed + k, effort)
+        _Asker(network, form, data, None if rows is None else rows[k], logit_scale, seed + k, effort)
         for k, (network, form) in enumerate(zip(networks, likelihoods))
     ]
     inputs = {int(c): torch.from_numpy(np.flatnonzero(column_of == c)) for c in np.unique(column_of)}
@@ -142,7 +142,7 @@ class _Asker:
         form: Likelihood,
         data: tuple[Tensor, Tensor, Tensor],
         unseen: Tensor | None,
-        sharpness: float,
+        logit_scale: float,
         seed: int,
         effort: int = _MANY_COLUMNS,
     ) -> None:
@@ -152,7 +152,7 @@ class _Asker:
         self.first: Linear = own[0]
         self.rest = nn.Sequential(*list(own)[1:])
         self.form = copy.deepcopy(form).double().requires_grad_(False)
-        self.sharpness = 1.0 if isinstance(form, Gaussian) else sharpness
+        self.logit_scale = 1.0 if isinstance(form, Gaussian) else logit_scale
         self.random = torch.Generator().manual_seed(seed)
         x, y, weight = data
         rows = unseen if unseen is not None else torch.arange(len(x))
@@ -168,7 +168,7 @@ class _Asker:
 
     def _prepare(self, draws: int, noisy: bool) -> None:
         size = noise_size(nn.Sequential(self.first), self.x, LocalPass)
-        tape = Tape(self._noise(size.normal, False), torch.zeros(size.logistic, dtype=torch.float64))
+        tape = NoiseBuffer(self._noise(size.normal, False), torch.zeros(size.logistic, dtype=torch.float64))
         moments = self.first.weights.local(tape).with_scale(1)
         self.mean_w, self.var_w = moments.mean, moments.var
         self.family: Any = getattr(self.first.weights, "conditional", self.first.weights)
@@ -179,14 +179,14 @@ class _Asker:
         self.var = self.x**2 @ self.var_w.T + bias.std**2
         shape = (draws, *self.mean.shape)
         self.eps = self._noise(math.prod(shape), noisy).reshape(shape)
-        self.tapes: list[Callable[[], Tape]] = []
+        self.tapes: list[Callable[[], NoiseBuffer]] = []
         hidden = self.mean
         if len(self.rest):
             size = noise_size(self.rest, hidden, LocalPass)
             for _ in range(draws):
                 normal = self._noise(size.normal, noisy)
                 logistic = torch.zeros(size.logistic, dtype=torch.float64)
-                self.tapes.append(lambda n=normal, s=logistic: Tape(n, s))  # type: ignore[misc]
+                self.tapes.append(lambda n=normal, s=logistic: NoiseBuffer(n, s))  # type: ignore[misc]
         self.with_it = self._nll(self.mean, self.var)
 
     def _nll(self, mean: Tensor, var: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class _Asker:
             if len(self.rest):
                 with LocalPass(self.tapes[d]()):
                     outputs = self.rest(outputs)
-            total += self.form.nll(self.sharpness * outputs, self.y)
+            total += self.form.nll(self.logit_scale * outputs, self.y)
         return total / len(self.eps)
 
     def _changed(self, inputs: Tensor, new: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import absent
+from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import Bernoulli, Categorical, Likelihood
-from sparsebnn.metrics import entropy
 
 __all__ = ["SparseBNNClassifier"]
 
@@ -42,7 +42,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     target_density : the share of weights to keep. Training is free for half of its epochs, then brings the
         density down to this, and ends with a refit of the weights that are left (docs/defaults.md).
     calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
-        (``sharpness_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
+        (``logit_scale_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU where there is none.

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.counter import logistics, normals, seed_tensor, stream_id
 from sparsebnn.likelihoods import Gaussian
-from sparsebnn.noise import Tape
-from sparsebnn.passes import MedianPass, WeightPass, noise_size
+from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
+from sparsebnn.random.counter import logistics, normals, seed_tensor, stream_id
+from sparsebnn.random.noise import NoiseBuffer
 
 __all__ = ["Effects", "Explanation", "effects", "explain", "signed"]
 
@@ -79,7 +79,7 @@ class Effects:
     """Each column's average effect over rows, with its 95% interval over draws.
 
     For one output ``value`` is the mean slope, per standard deviation of the column, and ``direction``
-    its sign where the interval leaves no doubt ("mixed" where it does). For several outputs, and for
+    its sign where the interval leaves no uniform_mix ("mixed" where it does). For several outputs, and for
     columns that became several inputs (:func:`signed`), it is the mean absolute contribution and has no
     direction.
     """
@@ -112,7 +112,7 @@ def _slopes(estimator: Any, x: Tensor, n_draws: int) -> tuple[Tensor, Tensor]:
         logistic = logistics(seeds, _LOGISTIC, steps, size.logistic, torch.float64)
 
         def outputs(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own, kind: Any = kind) -> Any:
-            with kind(Tape(normal, logistic)):
+            with kind(NoiseBuffer(normal, logistic)):
                 found = own(rows)
             # Rows do not touch each other: the slope of a sum over rows is each row's own.
             return found.sum(0), found
@@ -128,7 +128,7 @@ def _in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, T
     """Regression: means only, in units of the target."""
     form = estimator._likelihoods[0]
     if not isinstance(form, Gaussian):
-        return estimator.sharpness_ * values, estimator.sharpness_ * slopes
+        return estimator.logit_scale_ * values, estimator.logit_scale_ * slopes
     scale, shift = torch.from_numpy(estimator._y_std), torch.from_numpy(estimator._y_mean)
     count = form.n_targets
     return values[..., :count] * scale + shift, slopes[..., :count] * scale

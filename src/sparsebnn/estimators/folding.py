@@ -20,7 +20,7 @@ from torch import Tensor
 from sparsebnn.estimators.posterior import Ensemble
 from sparsebnn.likelihoods import Gaussian, Likelihood
 
-__all__ = ["Folded", "folds", "sharpness"]
+__all__ = ["Folded", "folds", "logit_scale"]
 
 _MOST_ROWS = 4000
 _DRAWS = 20
@@ -69,7 +69,7 @@ def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
     return torch.from_numpy(found).float()
 
 
-def sharpness(ensemble: Ensemble, x: np.ndarray, y: Tensor, fold: Tensor, weight: np.ndarray) -> float:
+def logit_scale(ensemble: Ensemble, x: np.ndarray, y: Tensor, fold: Tensor, weight: np.ndarray) -> float:
     """The s of the module's formula, on the rows that some replicate left out."""
     rows = np.flatnonzero(fold.numpy() < len(ensemble.networks))[:_MOST_ROWS]
     if len(rows) < 10:

@@ -1,6 +1,6 @@
 """What an estimator does when nothing is said: sizes, rates and epochs by the size of the data.
 
-How the numbers were chosen stands in docs/defaults.md; ``python -m sparsebnn.experiments.defaults
+How the numbers were chosen stands in docs/defaults.md; ``python -m studies.defaults
 --validate`` repeats the choice.
 """
 
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.layers import Linear
-from sparsebnn.priors import GaussianPrior, SpikeSlabPrior
+from sparsebnn.nn.layers import Linear
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import PhasedSettings, Settings
 
 __all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "prior_as_given", "share"]
@@ -67,7 +67,7 @@ class Plan:
         if self.target_density is None:
             return Settings(**plain)
         heat = max(1.0, min(_REFIT_HEAT, 1.0 / self.temperature))
-        plain |= {"free": 0.5, "refit": 0.2, "refit_heat": heat}
+        plain |= {"free_fraction": 0.5, "refit": 0.2, "refit_temperature_factor": heat}
         return PhasedSettings(**plain, target_density=self.target_density)
 
     @property

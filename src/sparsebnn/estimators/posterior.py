@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.drawing import draw_outputs_of_all
-from sparsebnn.layers import Linear
+from sparsebnn.inference.prediction import class_probs
+from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Gaussian, Likelihood
-from sparsebnn.paths import median_reach, path_probability
-from sparsebnn.prediction import class_probs
+from sparsebnn.nn.layers import Linear
+from sparsebnn.selection.paths import median_reach, path_probability
 
 __all__ = ["Ensemble", "mixture_quantiles"]
 
@@ -32,7 +32,7 @@ class Ensemble:
 
     networks: Sequence[nn.Module]
     likelihoods: Sequence[Likelihood]
-    sharpness: float = 1.0
+    logit_scale: float = 1.0
 
     def draws(
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
@@ -54,7 +54,7 @@ class Ensemble:
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities of every draw."""
-        return class_probs(self.sharpness * outputs, self.likelihoods[0])
+        return class_probs(self.logit_scale * outputs, self.likelihoods[0])
 
     def means_and_stds(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of every draw, ``(replicates · draws, rows, targets)``."""
@@ -62,7 +62,7 @@ class Ensemble:
         for form, each in zip(self.likelihoods, outputs):
             assert isinstance(form, Gaussian)
             mean, std = copy.deepcopy(form).to(each.device).double().mean_and_std(each)
-            found.append((mean, self.sharpness * std))
+            found.append((mean, self.logit_scale * std))
         with torch.no_grad():
             return torch.cat([m for m, _ in found]).detach(), torch.cat([s for _, s in found]).detach()
 

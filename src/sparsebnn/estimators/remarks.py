@@ -13,7 +13,7 @@ from sparsebnn.estimators.columns import CONSTANT, ColumnWarning
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.outlying import NINES, far_limits
 from sparsebnn.estimators.plan import Plan
-from sparsebnn.networks import bayesian_layers
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.training import Run
 from sparsebnn.training.density import fix_structure
 
@@ -78,7 +78,7 @@ def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
     """Training that ended on its way to a target density goes the rest of it at once, without a refit."""
     if plan.target_density is None or len(run.history) >= plan.settings.refit_from:
         return []
-    fix_structure(run.replicas, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
+    fix_structure(run.replicates, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
     return [f"Training ended before its refit ({why}): the weights were cut down to the density at once."]
 
 

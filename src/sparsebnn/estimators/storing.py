@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from sparsebnn import saving, storage
 from sparsebnn.checks import invalid
 from sparsebnn.estimators import plan as plans
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.explaining import Effects
+from sparsebnn.io import saving, storage
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 
 __all__ = ["EstimatorError", "header", "load", "save"]
@@ -92,7 +92,7 @@ def save(estimator: Any, path: Path) -> Path:
         "replicates": len(estimator.networks_),
         "seed": estimator._seed,
         "rows": estimator.n_rows_,
-        "sharpness": estimator.sharpness_,
+        "logit_scale": estimator.logit_scale_,
         "history": estimator.history_,
         "effects": estimator.effects_.record(),
         "stopped_because": estimator.stopped_because_,
@@ -150,7 +150,7 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
         estimator.feature_names_in_ = np.array(record["names"], dtype=object)
     estimator.plan_ = plans.Plan(**{**record["plan"], "hidden": tuple(record["plan"]["hidden"])})
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
-    estimator.sharpness_ = record["sharpness"]
+    estimator.logit_scale_ = record["logit_scale"]
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
     estimator.effects_ = Effects.of_record(record["effects"])
     estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]

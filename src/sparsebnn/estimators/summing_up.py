@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsebnn.checks import printable
 from sparsebnn.estimators.explaining import signed
-from sparsebnn.networks import prior_values
+from sparsebnn.nn.networks import prior_values
 
 __all__ = ["summary"]
 

@@ -7,16 +7,16 @@ import time
 import torch
 from torch import Tensor
 
-from sparsebnn.drawing import draw_outputs_of_all
+from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training import Callback, Epoch, Run
 
-__all__ = ["Enough", "AtTime", "OnValidation"]
+__all__ = ["StopTraining", "TimeBudget", "EarlyStopping"]
 
 _LOOKS = 40  # how often the validation rows are looked at in a full training
 
 
-class Enough(Exception):
+class StopTraining(Exception):
     """Raised out of a training run that shall end here; ``run`` has what was learned."""
 
     def __init__(self, run: Run, why: str) -> None:
@@ -24,7 +24,7 @@ class Enough(Exception):
         self.run, self.why = run, why
 
 
-class AtTime(Callback):
+class TimeBudget(Callback):
     """Ends training when ``seconds`` have passed since ``began`` (of time.monotonic)."""
 
     def __init__(self, seconds: float, began: float) -> None:
@@ -32,10 +32,10 @@ class AtTime(Callback):
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         if time.monotonic() >= self.until:
-            raise Enough(run, "the time budget is spent")
+            raise StopTraining(run, "the time budget is spent")
 
 
-class OnValidation(Callback):
+class EarlyStopping(Callback):
     r"""Ends training when the ELBO of held-out rows no longer rises, and goes back to its best.
 
     .. math:: -\frac{N}{|V|}\sum_{i \in V} w_i\,\mathrm{nll}_i - T \cdot \mathrm{KL}
@@ -52,7 +52,7 @@ class OnValidation(Callback):
         self.since = 0
 
     def _elbo(self, run: Run, epoch: Epoch) -> float:
-        forms: list[Likelihood] = [run.replicas.unstack(k).likelihood for k in range(len(run.seeds))]
+        forms: list[Likelihood] = [run.replicates.unstack(k).likelihood for k in range(len(run.seeds))]
         total = torch.zeros(len(forms))
         for rows, outputs in draw_outputs_of_all(run.networks, self.x, 8, draws="weights"):
             for k, form in enumerate(forms):
@@ -74,13 +74,13 @@ class OnValidation(Callback):
         elbo = self._elbo(run, epoch)
         if elbo > self.best:
             self.best, self.since = elbo, 0
-            self.kept = {name: p.clone() for name, p in run.replicas.parameters.items()}
+            self.kept = {name: p.clone() for name, p in run.replicates.parameters.items()}
             return
         self.since += 1
         if self.since >= self.patience:
-            raise Enough(run, f"the validation ELBO has not risen for {self.patience} looks")
+            raise StopTraining(run, f"the validation ELBO has not risen for {self.patience} looks")
 
     def restore(self, run: Run) -> None:
         """Back to the best parameters seen."""
         for name, values in self.kept.items():
-            run.replicas.parameters[name].copy_(values)
+            run.replicates.parameters[name].copy_(values)

@@ -1,4 +1,4 @@
-r"""Networks of folded triangular maps (:mod:`sparsebnn.masked`) for a single vector, K replicates at once.
+r"""Networks of folded triangular maps (``posteriors.masked``) for a single vector, K replicates at once.
 
 .. math:: h_l = \operatorname{leaky}(W_l h_{l-1} + b_l), \qquad h_0 = x
 

@@ -1,4 +1,4 @@
-"""The numbers of :mod:`sparsebnn.counter` in one pass on CUDA: each hash is made once and gives two.
+"""The numbers of :mod:`sparsebnn.random.counter` in one pass on CUDA: each hash is made once and gives two.
 
 The compiler's own version makes every hash twice and the radius in a pass of its own; eagerly a block
 takes some thirty passes over memory. Elsewhere, and in other precisions, these are the counter's functions
@@ -14,8 +14,8 @@ import logging
 import torch
 from torch import Tensor
 
-from sparsebnn import counter
-from sparsebnn.tracing import for_compiler
+from sparsebnn.kernels.tracing import for_compiler
+from sparsebnn.random import counter
 
 __all__ = ["logistics", "normals"]
 
@@ -54,7 +54,7 @@ def _fused(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> bool:
 def normals(
     seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype, *, eager: bool = False
 ) -> Tensor:
-    """As :func:`sparsebnn.counter.normals`."""
+    """As :func:`sparsebnn.random.counter.normals`."""
     if _fused(seeds, count, dtype, eager):
         return _block(*counter.keys(seeds, stream, step), count, True)
     return counter.normals(seeds, stream, step, count, dtype)
@@ -63,7 +63,7 @@ def normals(
 def logistics(
     seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype, *, eager: bool = False
 ) -> Tensor:
-    """As :func:`sparsebnn.counter.logistics`."""
+    """As :func:`sparsebnn.random.counter.logistics`."""
     if _fused(seeds, count, dtype, eager):
         return _block(*counter.keys(seeds, stream, step), count, False)
     return counter.logistics(seeds, stream, step, count, dtype)

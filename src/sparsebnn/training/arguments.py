@@ -11,8 +11,8 @@ from torch import nn
 
 from sparsebnn import likelihoods
 from sparsebnn.checks import InvalidInput, check_count, check_number, check_seed, invalid
-from sparsebnn.conversion import obstacles
-from sparsebnn.networks import bayesian_layers, kept
+from sparsebnn.nn.conversion import obstacles
+from sparsebnn.nn.networks import bayesian_layers, kept
 from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.settings import Settings
@@ -79,7 +79,7 @@ def check_start(start: Any, network: nn.Module, replicates: int) -> None:
             raise invalid("start", "train", "networks of the same make as 'network'", f"another at {k}")
 
 
-def check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> list[Callback]:
+def check_options(settings: Any, callbacks: Any, per_replicate: Any, every: Any) -> list[Callback]:
     """The callbacks as a list; the others are as they should be."""
     if not isinstance(settings, Settings):
         advice = "For example Settings(epochs=50)."
@@ -92,9 +92,11 @@ def check_options(settings: Any, callbacks: Any, vary: Any, every: Any) -> list[
     for one in listed:
         if not isinstance(one, Callback):
             raise invalid("callbacks", "train", "a list of callbacks", f"{one!r} among them")
-    if vary is not None and not isinstance(vary, Mapping):
+    if per_replicate is not None and not isinstance(per_replicate, Mapping):
         advice = "For example {'temperature': [0.1, 1.0]}."
-        raise invalid("vary", "train", "a dict of names and their values", repr(vary), advice)
+        raise invalid(
+            "per_replicate", "train", "a dict of names and their values", repr(per_replicate), advice
+        )
     check_number(every, "checkpoint_seconds", "train", "at least 0", lambda value: value >= 0.0)
     return listed
 

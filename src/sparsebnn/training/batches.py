@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebnn import counter
 from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.networks import as_input
+from sparsebnn.nn.networks import as_input
+from sparsebnn.random import counter
 from sparsebnn.training.objective import Batch
 
 __all__ = ["Batches", "gather", "targets_of"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sparsebnn.tracing import tracing
+from sparsebnn.kernels.tracing import tracing
 
 __all__ = ["UNHEARD", "Unheard", "captured", "compiled", "fusing"]
 

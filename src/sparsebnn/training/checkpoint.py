@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsebnn import storage
-from sparsebnn.locking import locked
+from sparsebnn.io import storage
+from sparsebnn.io.files import atomic_write
+from sparsebnn.io.locking import locked
 
 __all__ = ["CheckpointError", "KIND", "keep_copy", "read", "reserved", "restore", "write"]
 
@@ -99,9 +99,5 @@ def keep_copy(path: Path, copy: Path) -> None:
     try:
         os.link(path, copy)
     except OSError:  # a file system without hard links
-        partial = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
-        try:
+        with atomic_write(copy) as partial:
             shutil.copyfile(path, partial)
-            os.replace(partial, copy)
-        finally:
-            partial.unlink(missing_ok=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.networks import bayesian_layers
-from sparsebnn.training.replicas import Replicas
+from sparsebnn.nn.networks import bayesian_layers
+from sparsebnn.training.replicates import Replicates
 
 __all__ = ["controlled", "densities", "density_targets", "fix_structure", "weights_without_inclusions"]
 
@@ -23,63 +23,63 @@ _CERTAIN = 30.0
 _ODDS = (-60.0, 12.0)
 
 
-def _logits(replicas: Replicas) -> dict[str, Tensor]:
-    return {name: p for name, p in replicas.parameters.items() if name.endswith(_LOGITS)}
+def _logits(replicates: Replicates) -> dict[str, Tensor]:
+    return {name: p for name, p in replicates.parameters.items() if name.endswith(_LOGITS)}
 
 
-def density_targets(replicas: Replicas, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
+def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
     """Target densities ``(K, 1 or layers)``: those that vary over replicates, else those given, if any."""
     if varied is None and not given:
         return None
-    layers = _logits(replicas)
+    layers = _logits(replicates)
     if not layers:
         expected = "used with weights that can be excluded"
         advice = "Choose the family 'spike_slab', 'flow' or 'concrete'."
         raise invalid("target_density", "train", expected, "a network without", advice)
     for name in layers:
         prior = name.removesuffix(_LOGITS) + _PRIOR
-        if prior not in replicas.shared and prior not in replicas.varied:
+        if prior not in replicates.shared and prior not in replicates.varied:
             advice = "Choose a SpikeSlabPrior or an EmpiricalPrior."
             expected = "used with a prior inclusion probability that can be moved"
             raise invalid("target_density", "train", expected, f"another prior at {name}", advice)
     if varied is not None:
         if not bool(((varied > 0.0) & (varied <= 1.0)).all()):
             expected = "shares of the weights, up to 1"
-            raise invalid("vary[target_density]", "train", expected, varied.tolist())
+            raise invalid("per_replicate[target_density]", "train", expected, varied.tolist())
         return varied.unsqueeze(1)
     if len(given) not in (1, len(layers)):
         expected = f"one number, or one per layer with inclusions ({len(layers)})"
         raise invalid("target_density", "train", expected, f"{len(given)} numbers")
-    return torch.tensor(given, dtype=torch.float64).expand(len(replicas), -1)
+    return torch.tensor(given, dtype=torch.float64).expand(len(replicates), -1)
 
 
-def _weights(replicas: Replicas) -> dict[str, Tensor]:
+def _weights(replicates: Replicates) -> dict[str, Tensor]:
     """How many weights each inclusion logit of a layer decides about, in the shape of its logits."""
     counts = {}
-    for name, p in _logits(replicas).items():
-        weights = replicas.parameters[name.removesuffix(_LOGITS) + "mean"][0].numel()
+    for name, p in _logits(replicates).items():
+        weights = replicates.parameters[name.removesuffix(_LOGITS) + "mean"][0].numel()
         counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
     return counts
 
 
-def weights_without_inclusions(replicas: Replicas) -> int:
+def weights_without_inclusions(replicates: Replicates) -> int:
     """Weights of Bayesian layers that are always there; they count in a network's density."""
     total = 0
-    for _, layer in bayesian_layers(replicas.objective.network):
+    for _, layer in bayesian_layers(replicates.objective.network):
         if not any(name.endswith(_LOGITS) for name, _ in layer.weights.named_parameters()):
             total += math.prod(layer.weights.shape)
     return total
 
 
 @torch.no_grad()
-def densities(replicas: Replicas) -> tuple[Tensor, Tensor]:
+def densities(replicates: Replicates) -> tuple[Tensor, Tensor]:
     """Share of weights with an inclusion probability above one half, ``(K, layers)``, and layer sizes."""
-    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in _logits(replicas).values()], 1)
-    return kept, torch.stack([counts.sum() for counts in _weights(replicas).values()])
+    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in _logits(replicates).values()], 1)
+    return kept, torch.stack([counts.sum() for counts in _weights(replicates).values()])
 
 
 @torch.no_grad()
-def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
+def controlled(replicates: Replicates, targets: Tensor, progress: float) -> None:
     r"""Move the prior's log odds so that densities follow their way down to ``targets`` ``(K, 1 or layers)``.
 
     The wanted density of the moment is :math:`d^\star = \text{target}^{\,\text{progress}}`, from 1 at
@@ -94,9 +94,9 @@ def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
     there instead of walking. The odds of a whole network move together; with one target per layer each
     layer has its own.
     """
-    logits = _logits(replicas)
+    logits = _logits(replicates)
     wanted = targets.double() ** min(1.0, max(0.0, progress))
-    counts = _weights(replicas)
+    counts = _weights(replicates)
     if targets.shape[1] == 1:
         shifts = [_exceeded_by(*_together(logits, counts), wanted[:, 0])] * len(logits)
     else:
@@ -106,7 +106,7 @@ def controlled(replicas: Replicas, targets: Tensor, progress: float) -> None:
         ]
     for (name, p), shift in zip(logits.items(), shifts):
         p.sub_(shift.reshape(-1, *[1] * (p.dim() - 1)).to(p))
-        prior = replicas.varied[name.removesuffix(_LOGITS) + _PRIOR]
+        prior = replicates.varied[name.removesuffix(_LOGITS) + _PRIOR]
         odds = torch.logit(prior.double()) - shift.reshape(-1, *[1] * (prior.dim() - 1)).double()
         prior.copy_(torch.sigmoid(odds.clamp(*_ODDS)))
 
@@ -140,13 +140,13 @@ def _exceeded_by(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def fix_structure(replicas: Replicas, targets: Tensor | None) -> None:
+def fix_structure(replicates: Replicates, targets: Tensor | None) -> None:
     """Decide which weights are there: those of the target density, or those more likely there than not."""
-    logits = _logits(replicas)
+    logits = _logits(replicates)
     if targets is None:
         keep = {name: p > 0 for name, p in logits.items()}
     else:
-        counts = _weights(replicas)
+        counts = _weights(replicates)
         if targets.shape[1] == 1:
             chosen = _top(*_together(logits, counts), targets[:, 0])
             parts = chosen.split([p[0].numel() for p in logits.values()], 1)

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebnn.allocation import keep_freed_memory
 from sparsebnn.checks import check_choice, check_tensor, invalid
+from sparsebnn.kernels.allocation import keep_freed_memory
 from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.capture import UNHEARD, captured, compiled, fusing
 from sparsebnn.training.density import controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
-from sparsebnn.training.replicas import Replicas
+from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 __all__ = ["Engine"]
@@ -38,51 +38,52 @@ class Engine:
     """Training state on the device and the step that advances it.
 
     ``mode`` is ``"eager"``, ``"compiled"`` or ``"auto"``: compiled and captured on CUDA, compiled on a
-    CPU when the run is long enough to repay it. ``vary`` gives ``temperature``, ``learning_rate`` or
+    CPU when the run is long enough to repay it. ``per_replicate`` gives ``temperature``, ``learning_rate`` or
     ``learning_rates.<group>`` one value per replicate.
     """
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicates: Replicates,
         batches: Batches,
         settings: Settings,
-        vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+        per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
         mode: str = "auto",
     ) -> None:
-        self.replicas, self.batches, self.settings = replicas, batches, settings
-        settings.check_endings(replicas.trained)
+        self.replicates, self.batches, self.settings = replicates, batches, settings
+        settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
-        self.groups = sorted({settings.group_of(name) for name in replicas.trained})
-        self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicas.trained}
+        self.groups = sorted({settings.group_of(name) for name in replicates.trained})
+        self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicates.trained}
         self.device = batches.x.device
         self.varied = {
-            name: check_tensor(v, f"vary[{name}]", "train", torch.float64) for name, v in (vary or {}).items()
+            name: check_tensor(v, f"per_replicate[{name}]", "train", torch.float64)
+            for name, v in (per_replicate or {}).items()
         }
-        self._check_vary()
-        self.targets = density_targets(replicas, settings.targets, self.varied.get("target_density"))
+        self._check_per_replicate()
+        self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
         self._check_frozen()
         if self.targets is not None:
-            replicas.vary_own("prior.inclusion_prob")
-        replicas.remarks = self._remarks()
+            replicates.make_per_replicate("prior.inclusion_prob")
+        replicates.remarks = self._remarks()
         self.state: State = {
-            **replicas.tensors(),
-            "first": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
-            "second": {n: torch.zeros_like(p) for n, p in replicas.trained.items()},
+            **replicates.tensors(),
+            "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
+            "second": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
             "data": batches.tensors(),
             "loop": self._loop_tensors(),
         }
         keep_freed_memory(self.device.type)
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
-        replicas.measure(self._batch(self.state).x[0])
+        replicates.measure(self._batch(self.state).x[0])
         check_choice(mode, ("auto", "eager", "compiled"), "mode", "train")
         self.mode = self._choose(mode)
         self._advance: Callable[[], Any] = self._eager_step
 
     def _loop_tensors(self) -> dict[str, Tensor]:
-        k, layers = len(self.replicas), len(self.replicas.objective.layer_names)
-        dtype, device, batches = self.replicas.dtype, self.device, self.batches
+        k, layers = len(self.replicates), len(self.replicates.objective.layer_names)
+        dtype, device, batches = self.replicates.dtype, self.device, self.batches
 
         def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -113,7 +114,7 @@ class Engine:
         return self.state["loop"][name]
 
     def _check_frozen(self) -> None:
-        fixed = sorted(name for name in self.replicas.frozen if name.endswith("inclusion_logit"))
+        fixed = sorted(name for name in self.replicates.frozen if name.endswith("inclusion_logit"))
         if fixed and (self.targets is not None or self.settings.refit):
             expected = "free to change its structure where a density or a refit is asked for"
             got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
@@ -124,31 +125,33 @@ class Engine:
     def _remarks(self) -> list[str | None]:
         """Why each replicate's inclusions will be no posterior probabilities, if they will not."""
         if self.targets is not None or self.settings.refit:
-            return ["brought to a density, or refitted,"] * len(self.replicas)
+            return ["brought to a density, or refitted,"] * len(self.replicates)
         given = self.varied.get("temperature")
-        each = [self.settings.temperature] * len(self.replicas) if given is None else given.tolist()
+        each = [self.settings.temperature] * len(self.replicates) if given is None else given.tolist()
         return [None if t == 1.0 else f"trained at temperature {t:g}" for t in each]
 
-    def _check_vary(self) -> None:
+    def _check_per_replicate(self) -> None:
         own = [f"learning_rates.{ending}" for ending in self.settings.learning_rates]
         known = ["temperature", "learning_rate", "target_density", *own]
         for name, values in self.varied.items():
             if name not in known:
-                raise invalid("vary", "train", "one of " + ", ".join(map(repr, known)), repr(name))
-            if values.shape != (len(self.replicas),):
-                expected = f"one value per replicate ({len(self.replicas)})"
-                raise invalid(f"vary[{name}]", "train", expected, f"shape {tuple(values.shape)}")
+                raise invalid("per_replicate", "train", "one of " + ", ".join(map(repr, known)), repr(name))
+            if values.shape != (len(self.replicates),):
+                expected = f"one value per replicate ({len(self.replicates)})"
+                raise invalid(f"per_replicate[{name}]", "train", expected, f"shape {tuple(values.shape)}")
             # Shares of weights are checked where they are used.
             good = (values >= 0.0) & values.isfinite()
             if name != "target_density" and not bool(good.all()):
-                raise invalid(f"vary[{name}]", "train", "finite and at least 0", float(values[~good][0]))
+                raise invalid(
+                    f"per_replicate[{name}]", "train", "finite and at least 0", float(values[~good][0])
+                )
 
     def _choose(self, mode: str) -> str:
         if mode != "auto":
             return mode
         if self.device.type == "cuda":
             return "compiled"
-        weights = sum(p.numel() for p in self.replicas.trained.values())
+        weights = sum(p.numel() for p in self.replicates.trained.values())
         updates = weights * self.settings.epochs * self.batches.per_epoch
         return "compiled" if updates > _WORTH_COMPILING_ON_CPU else "eager"
 
@@ -165,7 +168,7 @@ class Engine:
         return gather(state["data"], index, mask, shifts)
 
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
-        return self.replicas.noise(state["random"]["seeds"], state["loop"]["step"])
+        return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"])
 
     def _prelude(self, state: State) -> tuple[Tensor, ...]:
         """What a step needs and no weight goes into: its noise, and Adam's rates at that step."""
@@ -174,7 +177,7 @@ class Engine:
     def _step(self, state: State, normal: Tensor, logistic: Tensor, rates: Tensor, root: Tensor) -> None:
         """All of a step after its prelude; it neither branches on data nor leaves the device."""
         loop = state["loop"]
-        gradients, parts = self.replicas.gradients(
+        gradients, parts = self.replicates.gradients(
             state, self._batch(state), loop["beta"], (normal, logistic)
         )
         with torch.no_grad():
@@ -186,10 +189,10 @@ class Engine:
     def _eager_step(self) -> None:
         state, loop = self.state, self.state["loop"]
         noise, batch = self._noise(state), self._batch(state)
-        if len(self.replicas) == 1:
-            gradients, parts = self.replicas.gradients_single(batch, loop["beta"], noise)
+        if len(self.replicates) == 1:
+            gradients, parts = self.replicates.gradients_single(batch, loop["beta"], noise)
         else:
-            gradients, parts = self.replicas.gradients(state, batch, loop["beta"], noise)
+            gradients, parts = self.replicates.gradients(state, batch, loop["beta"], noise)
         with torch.no_grad():
             finite = _finite(gradients.values())
             self._remember_culprits(finite, list(gradients))
@@ -203,7 +206,7 @@ class Engine:
     def _remember_culprits(self, finite: Tensor, names: list[str]) -> None:
         """Which parameter's gradient was the first that was not finite, for each replicate."""
         if not bool(finite.all()):
-            for k in range(len(self.replicas)):
+            for k in range(len(self.replicates)):
                 bad = [name for name, good in zip(names, finite[:, k].tolist()) if not good]
                 if bad:
                     self.culprits.setdefault(k, bad[0])
@@ -246,7 +249,7 @@ class Engine:
         made = prelude(self.state)
         options = None
         if self.device.type == "cuda":
-            options = fusing(any(parameter.dim() > 3 for parameter in self.replicas.trained.values()))
+            options = fusing(any(parameter.dim() > 3 for parameter in self.replicates.trained.values()))
         step = compiled(self._step, self.state, *made, options=options, ready=ready)
 
         def whole() -> None:
@@ -264,11 +267,11 @@ class Engine:
         """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
         if position == 0:
             self._steer(epoch)
-        order = self.batches.order(self.replicas.seed_tensor, epoch, self.settings.shuffle)
+        order = self.batches.order(self.replicates.seed_tensor, epoch, self.settings.shuffle)
         self["order"].copy_(order)
         if self.settings.shift:
-            self["shifts"].copy_(self.batches.shifts(self.replicas.seed_tensor, epoch, self.settings.shift))
-        one = torch.ones(len(self.replicas), dtype=torch.float64)
+            self["shifts"].copy_(self.batches.shifts(self.replicates.seed_tensor, epoch, self.settings.shift))
+        one = torch.ones(len(self.replicates), dtype=torch.float64)
         rates = []
         for group in self.groups:
             own = self.settings.rate_of(group)
@@ -278,7 +281,7 @@ class Engine:
             rates.append(self.settings.rate_factor(group, epoch) * base)
         self["rates"].copy_(torch.stack(rates))
         temperature = self.varied.get("temperature", self.settings.temperature * one)
-        self["beta"].copy_(self.settings.warmth(epoch) * temperature)
+        self["beta"].copy_(self.settings.warmup_factor(epoch) * temperature)
         self["position"].fill_(position)
         if position == 0:
             self["totals"].zero_()
@@ -288,9 +291,9 @@ class Engine:
         start = self.settings.refit_from
         begin, end = self.settings.approach
         if self.targets is not None and begin <= epoch < start:
-            controlled(self.replicas, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
+            controlled(self.replicates, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
         if self.settings.refit and epoch == start:
-            fix_structure(self.replicas, self.targets)
+            fix_structure(self.replicates, self.targets)
 
     @torch.no_grad()
     def check(self) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sparsebnn import likelihoods
 from sparsebnn.checks import invalid
-from sparsebnn.noise import Meter
-from sparsebnn.passes import collect_kl
+from sparsebnn.nn.passes import collect_kl
+from sparsebnn.random.noise import NoiseCounter
 from sparsebnn.training import checkpoint
 from sparsebnn.training.arguments import check_network, check_options, check_start, likelihood_of, seeds_of
 from sparsebnn.training.batches import Batches, gather
@@ -20,9 +20,9 @@ from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.devices import device_of
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
-from sparsebnn.training.own_noise import outputs_without_noise
 from sparsebnn.training.precision import matmul_precision
-from sparsebnn.training.replicas import Replicas
+from sparsebnn.training.random_modules import outputs_without_noise
+from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.run import Run
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
@@ -38,7 +38,7 @@ def train(
     settings: Settings = RECOMMENDED,
     replicates: int | Sequence[int] = 1,
     seed: int = 0,
-    vary: Mapping[str, Sequence[float] | Tensor] | None = None,
+    per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
     start: str | Sequence[nn.Module] = "seed",
     device: str | torch.device = "auto",
     mode: str = "auto",
@@ -58,9 +58,9 @@ def train(
     a network further or at another learning rate; ``start=run.networks`` does so with a network for each
     replicate. Without ``settings`` it is trained as recommended: 100 epochs,
     a temperature of 0.03 (a tempered posterior; ``Settings(temperature=1)`` is the Bayes posterior's) with
-    warm-up, and a larger rate for inclusion logits. ``vary`` gives a hyperparameter one value per replicate:
-    ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end of a
-    buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
+    warm-up, and a larger rate for inclusion logits. ``per_replicate`` gives a hyperparameter one value
+    for each: ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end
+    of a buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
     ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped;
     without it a checkpoint that is there is set aside. One training run at a time can use a folder. A
     checkpoint that cannot be written is a warning. Ctrl-C raises
@@ -81,13 +81,15 @@ def train(
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
     check_start(start, network, len(seeds))
-    listed = check_options(settings, callbacks, vary, checkpoint_seconds)
+    listed = check_options(settings, callbacks, per_replicate, checkpoint_seconds)
     form = likelihood_of(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
     objective = Objective(network, form, batches.rows)
     of_settings = ("temperature", "target_density")
-    of_rates = {n: v for n, v in (vary or {}).items() if n in of_settings or n.startswith("learning_rate")}
-    of_buffers = {n: v for n, v in (vary or {}).items() if n not in of_rates}
+    of_rates = {
+        n: v for n, v in (per_replicate or {}).items() if n in of_settings or n.startswith("learning_rate")
+    }
+    of_buffers = {n: v for n, v in (per_replicate or {}).items() if n not in of_rates}
     with (
         checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
@@ -95,9 +97,9 @@ def train(
         _memory_advice(len(seeds), settings.batch_size),
         matmul_precision(tf32),
     ):
-        replicas = Replicas(objective, seeds, where, of_buffers, start)
-        _check_outputs(replicas, batches, form)
-        engine = Engine(replicas, batches, settings, of_rates, mode)
+        stacked = Replicates(objective, seeds, where, of_buffers, start)
+        _check_outputs(stacked, batches, form)
+        engine = Engine(stacked, batches, settings, of_rates, mode)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         if resume:
@@ -111,13 +113,13 @@ def train(
     return run
 
 
-def _check_outputs(replicas: Replicas, batches: Batches, form: likelihoods.Likelihood) -> None:
+def _check_outputs(replicates: Replicates, batches: Batches, form: likelihoods.Likelihood) -> None:
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
     index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
-    x = gather(batches.tensors(), index, torch.ones(1, dtype=replicas.dtype, device=index.device)).x
-    with torch.no_grad(), collect_kl(Meter()) as opened:
+    x = gather(batches.tensors(), index, torch.ones(1, dtype=replicates.dtype, device=index.device)).x
+    with torch.no_grad(), collect_kl(NoiseCounter()) as opened:
         opened.reused = []
-        outputs = outputs_without_noise(replicas.objective.network, x)
+        outputs = outputs_without_noise(replicates.objective.network, x)
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:
         expected = f"a network of {wanted} outputs, which the {type(form).__name__} likelihood reads"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.networks import bayesian_layers
-from sparsebnn.noise import Noise
-from sparsebnn.passes import run_pass
+from sparsebnn.nn.networks import bayesian_layers
+from sparsebnn.nn.passes import run_pass
+from sparsebnn.random.noise import Noise
 
 __all__ = ["Batch", "Parts", "Objective"]
 

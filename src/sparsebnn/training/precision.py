@@ -22,7 +22,7 @@ class _Scopes:
     """
 
     def __init__(self) -> None:
-        self.free = threading.Condition()
+        self.unused = threading.Condition()
         self.inside: dict[int, int] = {}
         self.before: _Precision = ("", False)
 
@@ -38,8 +38,8 @@ class _Scopes:
     def enter(self, wanted: _Precision) -> _Precision:
         """What to put back on leaving."""
         me = threading.get_ident()
-        with self.free:
-            self.free.wait_for(lambda: not set(self.inside) - {me} or self.now() == wanted)
+        with self.unused:
+            self.unused.wait_for(lambda: not set(self.inside) - {me} or self.now() == wanted)
             if not self.inside:
                 self.before = self.now()
             self.inside[me] = self.inside.get(me, 0) + 1
@@ -49,7 +49,7 @@ class _Scopes:
 
     def leave(self, found: _Precision) -> None:
         me = threading.get_ident()
-        with self.free:
+        with self.unused:
             self.inside[me] -= 1
             if self.inside[me]:
                 self.put(found)
@@ -57,7 +57,7 @@ class _Scopes:
                 del self.inside[me]
             if not self.inside:
                 self.put(self.before)
-            self.free.notify_all()
+            self.unused.notify_all()
 
 
 _SCOPES = _Scopes()

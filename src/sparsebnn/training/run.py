@@ -8,7 +8,7 @@ from sparsebnn.likelihoods import Likelihood
 from sparsebnn.training.callbacks import Epoch, Stopped
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicas import Replicas
+from sparsebnn.training.replicates import Replicates
 
 __all__ = ["Run"]
 
@@ -19,7 +19,7 @@ class Run:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.settings, self.batches = engine.settings, engine.batches
-        self.seeds = engine.replicas.seeds
+        self.seeds = engine.replicates.seeds
         self.mode = engine.mode
         self.epoch = 0
         self.history: list[Epoch] = []
@@ -33,16 +33,16 @@ class Run:
         return self._engine.compile_seconds
 
     @property
-    def replicas(self) -> Replicas:
+    def replicates(self) -> Replicates:
         """The stacked state, for work on all replicates at once."""
-        return self._engine.replicas
+        return self._engine.replicates
 
     def _objectives(self) -> list[Objective]:
         """Network and likelihood of every replicate: one object each once training is over."""
         if not self.finished:
-            return [self.replicas.unstack(k) for k in range(len(self.seeds))]
+            return [self.replicates.unstack(k) for k in range(len(self.seeds))]
         if self._results is None:
-            self._results = [self.replicas.unstack(k) for k in range(len(self.seeds))]
+            self._results = [self.replicates.unstack(k) for k in range(len(self.seeds))]
         return self._results
 
     @property

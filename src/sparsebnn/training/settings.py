@@ -127,14 +127,14 @@ class Settings:
         begin, end = _APPROACH
         return begin * self.refit_from, end * self.refit_from
 
-    def warmth(self, epoch: int) -> float:
+    def warmup_factor(self, epoch: int) -> float:
         """How far the warm-up has come in an epoch, up to 1."""
         ramp = self.warmup * self.epochs
         return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
 
     def beta(self, epoch: int) -> float:
         """The weight of the KL in an epoch."""
-        return self.temperature * self.warmth(epoch)
+        return self.temperature * self.warmup_factor(epoch)
 
     def group_of(self, parameter: str) -> str:
         """The longest ending among the groups that fits a parameter's name; '' for the rest."""
@@ -190,30 +190,34 @@ RECOMMENDED = Settings(learning_rates={_LOGITS: 1e-2}, temperature=0.03, warmup=
 class PhasedSettings(Settings):
     """Three parts: free training, the way down to the target density, the refit.
 
-    The first ``free`` share of the epochs is a training of its own, with warm-up and schedule, and no
+    The first ``free_fraction`` of the epochs is a training of its own, with warm-up and schedule, and no
     target; its posterior is the one to average over (:class:`~sparsebnn.training.BeforeRefit` keeps it).
     Then the rates begin again and the density comes down to its target, at the latest after three fifths
     of the part; then the structure is fixed and refitted. With few weights left the KL weighs less beside
-    the data, so the refit may have a higher temperature: ``refit_heat`` times the others'.
+    the data, so the refit may have a higher temperature: ``refit_temperature_factor`` times the others'.
 
-    >>> settings = PhasedSettings(epochs=100, free=0.5, refit=0.2, target_density=0.02)
+    >>> settings = PhasedSettings(epochs=100, free_fraction=0.5, refit=0.2, target_density=0.02)
     >>> settings.free_until, settings.approach, settings.refit_from
     (50, (50, 68.0), 80)
     """
 
-    free: float = 0.5
-    refit_heat: float = 1.0
+    free_fraction: float = 0.5
+    refit_temperature_factor: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expected = "a share of the epochs that leaves some before the refit"
-        check_number(self.free, "free", "PhasedSettings", expected, lambda value: 0.0 < value < 1.0)
-        self._write_plainly("free")
+        check_number(
+            self.free_fraction, "free_fraction", "PhasedSettings", expected, lambda value: 0.0 < value < 1.0
+        )
+        self._write_plainly("free_fraction")
         if not 0 < self.free_until < self.refit_from:
-            raise invalid("free", "PhasedSettings", expected, self.free)
-        heat, expected = self.refit_heat, "greater than 0 and finite"
-        check_number(heat, "refit_heat", "PhasedSettings", expected, lambda value: 0.0 < value < math.inf)
-        self._write_plainly("refit_heat")
+            raise invalid("free_fraction", "PhasedSettings", expected, self.free_fraction)
+        heat, expected = self.refit_temperature_factor, "greater than 0 and finite"
+        check_number(
+            heat, "refit_temperature_factor", "PhasedSettings", expected, lambda value: 0.0 < value < math.inf
+        )
+        self._write_plainly("refit_temperature_factor")
         if self.target_density is None:
             advice = "Without a target there is nothing to come down to: use Settings."
             raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
@@ -221,17 +225,17 @@ class PhasedSettings(Settings):
     @property
     def free_until(self) -> int:
         """The first epoch of the second part."""
-        return round(self.free * self.epochs)
+        return round(self.free_fraction * self.epochs)
 
     @property
     def approach(self) -> tuple[float, float]:
         """Between which epochs the target density is approached."""
         return self.free_until, self.free_until + 0.6 * (self.refit_from - self.free_until)
 
-    def warmth(self, epoch: int) -> float:
+    def warmup_factor(self, epoch: int) -> float:
         """How far the warm-up, a share of the first part, has come, up to 1; in the refit, its heat."""
         if epoch >= self.refit_from:
-            return self.refit_heat
+            return self.refit_temperature_factor
         ramp = self.warmup * self.free_until
         return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
 

@@ -74,7 +74,7 @@ class BeforeRefit(Callback):
 
     @staticmethod
     def _now(run: Run) -> dict[str, Tensor]:
-        return {**run.replicas.parameters, **run.replicas.varied}
+        return {**run.replicates.parameters, **run.replicates.varied}
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         if epoch.epoch + 1 == run.settings.free_until < run.settings.epochs:
@@ -122,7 +122,7 @@ class BeforeRefit(Callback):
         if self._run is None:
             plain = "No refit began in this run: give Settings(refit=...) and train from the start."
             raise RuntimeError(f"BeforeRefit: {_MISSED}" if self._missed else plain)
-        return self._run.replicas.unstack(k, self._stacked).network
+        return self._run.replicates.unstack(k, self._stacked).network
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -163,4 +163,4 @@ class CutAtRefit(Callback):
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
         if epoch.epoch + 1 == run.settings.refit_from:
-            fix_structure(run.replicas, self.shares.expand(len(run.seeds), 1))
+            fix_structure(run.replicates, self.shares.expand(len(run.seeds), 1))

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.networks import bayesian_layers, described
-from sparsebnn.priors import Prior
+from sparsebnn.nn.networks import bayesian_layers, described
+from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
 from sparsebnn.training.density import densities, weights_without_inclusions
@@ -101,11 +101,11 @@ class Trainer:
     # -- state ----------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
-        engine, replicas = self.engine, self.engine.replicas
-        state = {f"parameter/{n}": t for n, t in replicas.parameters.items()}
+        engine, replicates = self.engine, self.engine.replicates
+        state = {f"parameter/{n}": t for n, t in replicates.parameters.items()}
         for moment in ("first", "second"):
             state.update({f"adam.{moment}/{n}": t for n, t in engine.state[moment].items()})
-        state.update({f"varied/{n}": t for n, t in replicas.varied.items()})
+        state.update({f"varied/{n}": t for n, t in replicates.varied.items()})
         for name in ("step", "alive", "stopped_at", "totals"):
             state[f"loop/{name}"] = engine[name]
         return state
@@ -114,21 +114,21 @@ class Trainer:
         """What must agree for a run to go on: settings, data, seeds, shapes, the start."""
         named = self._run.settings.named()
         settings = {n: v for n, v in dataclasses.asdict(self._run.settings).items() if n in named}
-        shapes = {n: list(t.shape) for n, t in self.engine.replicas.parameters.items()}
-        replicas = self.engine.replicas
+        shapes = {n: list(t.shape) for n, t in self.engine.replicates.parameters.items()}
+        replicates = self.engine.replicates
         batches = self.engine.batches
         return {
             "architecture": shapes,
-            "modules and their options": _fingerprint(described(replicas.objective.network)),
+            "modules and their options": _fingerprint(described(replicates.objective.network)),
             "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
             "rows": batches.rows,
             "targets": _digest({"y": batches.y}),
             "inputs or weights": _digest(batches.tensors()),
-            "priors and other buffers": _digest({**replicas.shared, **replicas.varied}),
+            "priors and other buffers": _digest({**replicates.shared, **replicates.varied}),
             "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
-            "likelihood": repr(replicas.objective.likelihood),
+            "likelihood": repr(replicates.objective.likelihood),
             "seeds": self._run.seeds,
-            "starting values": _digest(replicas.parameters),
+            "starting values": _digest(replicates.parameters),
         }
 
     def _save(self, consequence: str = "Training continues and tries again.") -> bool:
@@ -292,11 +292,11 @@ class Trainer:
         )
 
     def _density(self) -> list[float]:
-        replicas = self.engine.replicas
-        if not any(name.endswith("inclusion_logit") for name in replicas.parameters):
+        replicates = self.engine.replicates
+        if not any(name.endswith("inclusion_logit") for name in replicates.parameters):
             return [1.0] * len(self._run.seeds)
-        kept, sizes = densities(replicas)
-        others = weights_without_inclusions(replicas)
+        kept, sizes = densities(replicates)
+        others = weights_without_inclusions(replicates)
         return (((kept * sizes).sum(1) + others) / (sizes.sum() + others)).tolist()
 
     # -- trouble --------------------------------------------------------------------------------------
@@ -317,10 +317,10 @@ class Trainer:
 
     def _diagnose(self, k: int, step: int) -> tuple[str, ...]:
         """Which layer: the first whose values, KL or gradients are broken; with the KL comes own advice."""
-        for name, parameter in self.engine.replicas.trained.items():
+        for name, parameter in self.engine.replicates.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
                 return (f"the value of {name.removeprefix('network.')} was not finite",)
-        for name, kl in zip(self.engine.replicas.objective.layer_names, self.engine["kl_by_layer"][k]):
+        for name, kl in zip(self.engine.replicates.objective.layer_names, self.engine["kl_by_layer"][k]):
             if not bool(torch.isfinite(kl)):
                 where = f"the KL of layer {name} was not finite, under {self._priors(k, name)}"
                 # Before the first step no learning rate has done anything.
@@ -329,7 +329,7 @@ class Trainer:
 
     def _priors(self, k: int, name: str) -> str:
         """The priors of a layer's weights and biases, with their values."""
-        objective = self.engine.replicas.unstack(k)
+        objective = self.engine.replicates.unstack(k)
         layers = dict(zip(objective.layer_names, (layer for _, layer in bayesian_layers(objective.network))))
         return " and ".join(repr(part) for part in layers[name].modules() if isinstance(part, Prior))
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from sparsebnn.storage import StorageError
+from sparsebnn.io.storage import StorageError
 
 __all__ = ["RETRY_SECONDS", "Writes"]
 

@@ -1,0 +1,194 @@
+"""The record of a run: what ``record.json`` holds and the report shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsebnn.app.commands import measuring
+from sparsebnn.app.commands.splitting import Problem
+from sparsebnn.estimators.columns import absent
+from sparsebnn.inference.metrics import entropy
+
+__all__ = ["network_edges", "predictions", "record"]
+
+_MOST_EDGES = 3000
+_LEVELS = (0.5, 0.8, 0.9, 0.95)
+
+
+def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]:
+    """Everything of ``record.json`` but command, commit and versions; see the report for its reader."""
+    classes = model.classes_ if problem.task == "classification" else None
+    test = problem.inputs.rows(problem.test)
+    found = _measured(model, problem, test, seed)
+    everything = model._encoder.transform(problem.inputs)
+    return {
+        "format_version": 1,
+        "task": problem.task,
+        "target": problem.target,
+        "classes": None if classes is None else [str(c) for c in classes],
+        "data": {
+            "name": name,
+            "rows": len(problem.y),
+            "train_rows": len(problem.training),
+            "test_rows": len(problem.test),
+            "columns": [{"name": c.name, "kind": c.kind, "note": c.note} for c in model._encoder.columns],
+        },
+        "notes": list(problem.notes),
+        "settings": model.plan_.record(),
+        "seconds": model.seconds_,
+        "baselines": measuring.baselines(problem, everything, seed),
+        "density": model.density_,
+        "replicates": len(model.networks_),
+        "inputs": _inputs(model),
+        "network": network_edges(model),
+        "curves": _curves(model),
+        **found,
+    }
+
+
+def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, Any]:
+    """Metrics of both predictors, calibration, and the rows most and least certain."""
+    y, own = problem.y[problem.test], model.model
+    measures: dict[str, Any] = {}
+    found: dict[str, Any] = {"metrics": measures}
+    try:
+        for kind in ("median", "average"):
+            model.set_params(model=kind)
+            if problem.task == "classification":
+                probs = model.predict_proba(test)
+                codes = np.searchsorted(model.classes_, y)
+                measures[kind] = measuring.class_measures(probs, codes, seed)
+                found["calibration"] = measuring.calibration(probs, codes)
+                certainty = -entropy(torch.from_numpy(probs)).numpy()
+                details = _class_details(model, probs, y)
+            else:
+                mean, std = model.predict(test, return_std=True)
+                measures[kind] = measuring.real_measures(mean, std, y, seed)
+                found["calibration"] = _coverage(model, test, y)
+                certainty = -std
+                details = [_real_details(*row) for row in zip(y, mean, std)]
+    finally:
+        model.set_params(model=own)
+    order = np.argsort(-certainty, kind="stable")
+    found["certain"] = [_row(problem, int(i), details[i]) for i in order[:5]]
+    found["uncertain"] = [_row(problem, int(i), details[i]) for i in order[::-1][:5]]
+    return found
+
+
+def _class_details(model: Any, probs: np.ndarray, y: np.ndarray) -> list[dict[str, Any]]:
+    spread = entropy(torch.from_numpy(probs)).numpy()
+    return [
+        {
+            "truth": str(truth),
+            "prediction": str(model.classes_[p.argmax()]),
+            "probability": float(p.max()),
+            "std": None,
+            "entropy": float(h),
+        }
+        for truth, p, h in zip(y, probs, spread)
+    ]
+
+
+def _real_details(truth: float, mean: float, std: float) -> dict[str, Any]:
+    said = {"truth": f"{truth:.6g}", "prediction": f"{mean:.6g}"}
+    return {**said, "probability": None, "std": float(std), "entropy": None}
+
+
+def _row(problem: Problem, i: int, details: dict[str, Any]) -> dict[str, Any]:
+    place = problem.test[i]
+    cells = [values[place] for values in problem.inputs.values]
+    values = {n: None if absent(v) else _plain(v) for n, v in zip(problem.inputs.names, cells)}
+    return {"row": int(problem.rows[place]) + 1, **details, "values": values}
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _coverage(model: Any, test: Any, y: np.ndarray) -> dict[str, list[float]]:
+    ends = sorted({(1 - level) / 2 for level in _LEVELS} | {(1 + level) / 2 for level in _LEVELS})
+    quantiles = model.predict_quantiles(test, ends)
+    count = len(ends)
+    inside = [
+        float(((y >= quantiles[:, i]) & (y <= quantiles[:, count - 1 - i])).mean())
+        for i in range(count // 2 - 1, -1, -1)
+    ]
+    return {"level": list(_LEVELS), "coverage": inside}
+
+
+def _inputs(model: Any) -> list[dict[str, Any]]:
+    effects = model.effects_
+    return [
+        {
+            "name": column.name,
+            "inclusion": float(model.inclusion_[j]),
+            "selected": bool(model.used_[j]),
+            "direction": effects.direction[j],
+            "effect": float(effects.value[j]),
+            "effect_low": float(effects.low[j]),
+            "effect_high": float(effects.high[j]),
+            "stability": float(model.stability_[j]),
+        }
+        for j, column in enumerate(model._encoder.columns)
+    ]
+
+
+@torch.no_grad()
+def network_edges(model: Any) -> dict[str, Any]:
+    """The median probability model of the first replicate: weights on a path from input to output."""
+    layers = [m for m in model.networks_[0] if hasattr(m, "out_features")]
+    kept = [(layer.weights.inclusion_prob() > 0.5) for layer in layers]
+    fed = [torch.ones(layers[0].in_features, dtype=torch.bool)]
+    for mask in kept:
+        fed.append((mask & fed[-1]).any(1))
+    used = [torch.ones(layers[-1].out_features, dtype=torch.bool)]
+    for mask in reversed(kept):
+        used.insert(0, (mask & used[0][:, None]).any(0))
+    edges = []
+    for number, (layer, mask) in enumerate(zip(layers, kept)):
+        live = mask & fed[number][None, :] & used[number + 1][:, None]
+        inclusion, mean = layer.weights.inclusion_prob(), layer.weights.posterior_mean()
+        for to, source in live.nonzero().tolist():
+            edges.append([number, source, to, float(inclusion[to, source]), float(mean[to, source])])
+    strongest = sorted(edges, key=lambda e: -abs(e[4]) * e[3])[:_MOST_EDGES]
+    return {
+        "layers": [layers[0].in_features, *(layer.out_features for layer in layers)],
+        "input_names": (model._encoder.input_names or ["(nothing)"]),
+        "output_names": _output_names(model, layers[-1].out_features),
+        "edges": sorted(strongest),
+        "shown": len(strongest),
+        "of": len(edges),
+    }
+
+
+def _output_names(model: Any, count: int) -> list[str]:
+    if hasattr(model, "classes_"):
+        classes = [str(c) for c in model.classes_]
+        return [classes[1]] if count == 1 else classes
+    return ["target", "noise"][:count] if count <= 2 else [f"output {i + 1}" for i in range(count)]
+
+
+def _curves(model: Any) -> list[dict[str, Any]]:
+    """At most 200 epochs of the history."""
+    step = -(-len(model.history_) // 200)
+    kept = model.history_[::step]
+    return [{key: epoch[key] for key in ("epoch", "loss", "nll", "kl", "density")} for epoch in kept]
+
+
+def predictions(model: Any, inputs: Any) -> dict[str, list[Any]]:
+    """Columns of a predictions file: labels, probabilities and entropies, or means, stds and quantiles."""
+    if hasattr(model, "classes_"):
+        probs = model.predict_proba(inputs)
+        found: dict[str, list[Any]] = {"prediction": [str(c) for c in model.classes_[probs.argmax(1)]]}
+        for i, label in enumerate(model.classes_):
+            found[f"probability of {label}"] = probs[:, i].tolist()
+        parts = model.predict_uncertainty(inputs)
+        return found | {name: values.tolist() for name, values in parts.items()}
+    mean, std = model.predict(inputs, return_std=True)
+    quantiles = model.predict_quantiles(inputs, [0.05, 0.95])
+    found = {"prediction": mean.tolist(), "std": std.tolist()}
+    return found | {"low (5%)": quantiles[:, 0].tolist(), "high (95%)": quantiles[:, 1].tolist()}

@@ -1,0 +1,225 @@
+"""``fit``, ``predict`` and ``info`` from files to files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsebnn.app.commands import recording, writing
+from sparsebnn.app.commands.progress import Stages, stages
+from sparsebnn.app.commands.reading import DATA, read_table
+from sparsebnn.app.commands.splitting import Problem, posed
+from sparsebnn.app.provenance import commit, rounded, versions
+from sparsebnn.checks import check_choice, invalid, printable
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, plan, storing
+from sparsebnn.estimators.columns import Column, strange_levels
+from sparsebnn.io.storage import StorageError
+from sparsebnn.training import Interrupted
+
+__all__ = ["fit", "info", "predict"]
+
+_MOST_SEED = 2**32 - 1  # NumPy's limit
+_FIT = "sparsebnn fit"
+_MOST_WORDS = 5  # that a note names
+
+
+def fit(
+    data: str,
+    target: str,
+    out: Path,
+    *,
+    task: str = "auto",
+    test_share: float = 0.2,
+    force: bool = False,
+    seed: int = 0,
+    command: str = "",
+    quiet: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train on a file's rows, measure on held-out ones, and write the run folder; returns its record."""
+    _check(task, test_share, seed, settings)
+    writing.check_folder(out, force, data)
+    try:
+        with stages(quiet) as shown:
+            problem = posed(read_table(data, target=target), target, task, test_share, seed)
+            _tell(problem.notes, quiet)
+            model, notes = _fitted(problem, seed, shown, settings)
+            _tell(notes, quiet)
+            name = "standard input" if data == "-" else Path(data).name
+            record = recording.record(model, problem, name, seed)
+            record["notes"] += notes
+            record |= {"command": command, "commit": commit(), "versions": versions()}
+            record = rounded(record, digits=8)
+            if shown is not None:
+                shown.say("writing")
+            writing.write_folder(out, lambda folder: _fill(folder, model, problem, record))
+    except KeyboardInterrupt as error:
+        why = f"Interrupted. Nothing was written to {out}."
+        raise Interrupted(f"{why} --time-budget or --epochs make a fit shorter.") from error
+    return record
+
+
+def _check(task: str, test_share: float, seed: int, settings: dict[str, Any]) -> None:
+    """All options, before the data are read."""
+    check_choice(task, ("auto", "classification", "regression"), "task", _FIT)
+    if not 0.0 < test_share < 1.0:
+        raise invalid("test-share", _FIT, "strictly between 0 and 1", test_share)
+    if not 0 <= seed <= _MOST_SEED:
+        raise invalid("seed", _FIT, f"between 0 and {_MOST_SEED}", seed)
+    _check_device(str(settings.get("device", "auto")))
+    if settings.get("time_budget") is not None:
+        plan.positive(settings["time_budget"], "time-budget", _FIT, "positive seconds")
+    # The plan checks what it is made of; how many rows there will be matters to none of it.
+    plan.planned({**SparseBNNClassifier().get_params(), **settings}, 1000, "classification", _FIT)
+
+
+def _check_device(device: str) -> None:
+    if re.fullmatch(r"cuda(:\d+)?", device) is None:
+        check_choice(device, ("auto", "cpu", "cuda"), "device", _FIT)
+    elif int(device[5:] or 0) >= torch.cuda.device_count():
+        got = f"{device!r}, which this machine or this PyTorch does not have,"
+        raise invalid("device", _FIT, "one that is there", got, "Use --device auto.")
+
+
+def _tell(notes: Sequence[str], quiet: bool) -> None:
+    for note in notes if not quiet else ():
+        print(f"Note: {printable(note)}.", file=sys.stderr)
+
+
+def _fitted(
+    problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """The model, and what it says of columns that it leaves out."""
+    kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
+    model = kind(random_state=seed, **settings)
+    model._watchers = [] if shown is None else [shown]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they say what the notes say
+        model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
+    del model._watchers
+    told = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
+    for column in model._encoder.columns:
+        if column.kind == "dropped" and not any(repr(column.name) in note for note in told):
+            told.append(f"column {column.name!r} is left out: {column.note}")
+    return model, told
+
+
+def _fill(folder: Path, model: Any, problem: Problem, record: dict[str, Any]) -> None:
+    model.save(folder / "model.safetensors")
+    _write_predictions(folder / "predictions.csv", model, problem)
+    text = json.dumps(record, indent=1, allow_nan=False)
+    (folder / "record.json").write_text(text + "\n", encoding="utf-8")
+    _report(folder)
+
+
+def _report(folder: Path) -> None:
+    """The report, where its room and its template engine are there."""
+    if importlib.util.find_spec("sparsebnn.app.report") is None or importlib.util.find_spec("jinja2") is None:
+        return
+    importlib.import_module("sparsebnn.app.report").write(folder)
+
+
+def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "row": (problem.rows[problem.test] + 1).tolist(),
+        "truth": problem.y[problem.test].tolist(),
+        **recording.predictions(model, problem.inputs.rows(problem.test)),
+    }
+    writing.write_csv(path, columns)
+
+
+def _model_file(given: Path) -> Path:
+    return given / "model.safetensors" if given.is_dir() else given
+
+
+def _loaded(given: Path) -> Any:
+    """A saved model that predicts and describes itself: a header edited by hand shows here, in one line."""
+    path = _model_file(given)
+    if path.suffix.lower() in DATA:
+        expected, advice = "a run folder or its model.safetensors", "The model comes first, then the rows."
+        raise invalid("model", "the command", expected, repr(str(given)), advice)
+    try:
+        model = load(path)
+        columns = model._encoder.columns
+        names = tuple(map(str, getattr(model, "feature_names_in_", [column.name for column in columns])))
+        if len(names) != len(columns):
+            raise ValueError(f"{len(names)} names of {len(columns)} columns")
+        gaps = tuple(np.full(1, np.nan) for _ in names)
+        recording.predictions(model, Table(names, gaps, (False,) * len(names)))
+        model.summary()
+    except (StorageError, ImportError, OSError):
+        raise
+    except Exception as error:  # whatever a wrong value leads to
+        why = " ".join(str(error).split()).rstrip(".")
+        raise StorageError(f"{path} is damaged ({type(error).__name__}: {why}). Fit again.") from error
+    return model
+
+
+def _strange_words(columns: Sequence[Column], inputs: Table) -> list[str]:
+    """What to say of words that training did not have; one that differs in capitals alone is a slip."""
+    said = []
+    for column, values in zip(columns, inputs.values):
+        found = strange_levels(column, values)
+        if found:
+            listed = ", ".join(repr(word) for word, _ in found.most_common(_MOST_WORDS))
+            listed += ", …" if len(found) > _MOST_WORDS else ""
+            known = {level.casefold(): level for level in (*column.levels, column.reference) if level}
+            slips = [known[word.casefold()] for word in found if word.casefold() in known]
+            meant = f"; {slips[0]!r} did, so look at the capitals" if slips else ""
+            rows = f"{found.total()} of {len(inputs)} rows"
+            new = f"column {column.name!r} has words that did not occur in training"
+            said.append(f"{new}: {listed} (in {rows}){meant}")
+    return said
+
+
+def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> Table:
+    """Predict a file's rows by a saved model and write them as CSV (standard output without ``out``)."""
+    if out is not None:
+        writing.check_file(out, force)
+    loaded = _loaded(model)
+    # A category such as 001 would be a number in a file that holds no other.
+    words = [column.name for column in loaded._encoder.columns if column.kind == "category"]
+    table = read_table(data, words=words)
+    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.names)]
+    missing = [name for name in wanted if name not in table.names]
+    if missing:
+        expected = "all columns of training"
+        got = f"none named {', '.join(map(repr, missing[:5]))}"
+        raise invalid("data", "sparsebnn predict", expected, got, "Check the header line.")
+    inputs = table.of_columns([table.names.index(name) for name in wanted])
+    _tell(_strange_words(loaded._encoder.columns, inputs), quiet=False)
+    columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
+    if out is None:
+        try:
+            writing.write_rows(sys.stdout, _for_terminal(columns) if sys.stdout.isatty() else columns)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Who reads has seen enough (``| head``); Python must not try to flush the rest at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    else:
+        writing.write_csv(out, columns)
+    return inputs
+
+
+def _for_terminal(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Rows for somebody who reads them, not for a file."""
+    return {
+        printable(name): [printable(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
+
+
+def info(model: Path) -> tuple[dict[str, Any], str]:
+    """What a saved model says of itself: its header and its summary."""
+    summary = _loaded(model).summary()
+    return storing.header(_model_file(model)), summary

@@ -1,0 +1,151 @@
+"""The target of a table, the task it means, and which rows are held out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsebnn.app.commands.reading import GAPS, spellings
+from sparsebnn.checks import check_choice, invalid
+from sparsebnn.estimators.columns import absent, label
+from sparsebnn.estimators.encoding import Table
+
+__all__ = ["Problem", "posed"]
+
+_LEAST_ROWS = 10
+_MOST_CLASSES = 20
+_MOSTLY = 0.9  # from this share of numbers on, the other cells are taken for slips
+_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # what stands beside digits in a number written for people
+_GAPS_AMONG_NUMBERS = GAPS - {"none"}  # "none" may mean 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A table split into inputs and target, and its rows into training and test."""
+
+    task: str
+    target: str
+    inputs: Table
+    y: np.ndarray
+    rows: np.ndarray
+    training: np.ndarray
+    test: np.ndarray
+    notes: tuple[str, ...]
+
+
+def posed(table: Table, target: str, task: str, test_share: float, seed: int) -> Problem:
+    """What is to be learned from a table; complains where nothing can be."""
+    check_choice(target, table.names, "target", "sparsebnn fit")
+    values = table.values[table.names.index(target)]
+    inputs = table.without(target)
+    if not inputs.names:
+        raise invalid("data", "sparsebnn fit", "of at least one column beside the target", "none")
+    values, task = _typed(values, task)
+    notes: list[str] = []
+    there = ~np.array([absent(v) for v in values.tolist()])
+    if not there.all():
+        notes.append(f"{int((~there).sum())} rows have no {target} and are left out")
+    values, inputs = values[there], inputs.rows(there)
+    if len(values) < _LEAST_ROWS:
+        rows = f"{len(values)} row{'' if len(values) == 1 else 's'}"
+        raise invalid("data", "sparsebnn fit", f"of at least {_LEAST_ROWS} rows with a target", rows)
+    if task == "regression":
+        y = values.astype(np.float64)
+        if not np.isfinite(y).all():
+            raise invalid("target", "sparsebnn fit", "finite", "infinite values")
+    else:
+        y, told = _labels(values)
+        notes += told
+    training, test = _split(y, task, test_share, seed)
+    return Problem(task, target, inputs, y, np.flatnonzero(there), training, test, tuple(notes))
+
+
+def _typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
+    """The target as numbers or as labels, and the task; slips among numbers are named, not learned."""
+    if values.dtype.kind in "mM":
+        advice = "Make it a number first, such as the days since a start."
+        raise invalid("target", "sparsebnn fit", "numbers or classes", "dates or durations", advice)
+    if task == "classification":
+        return values, task
+    if values.dtype.kind in "biuf":
+        return values, _task(values[~np.isnan(values.astype(np.float64))]) if task == "auto" else task
+    cells = [None if absent(v) else str(v).strip() for v in values.tolist()]
+    there = [cell for cell in cells if cell is not None and cell.lower() not in _GAPS_AMONG_NUMBERS]
+    numbers = [_number(_SIGNS.sub("", cell)) for cell in there]
+    known = np.array([number for number in numbers if number is not None])
+    mostly = len(known) >= max(1.0, _MOSTLY * len(there)) and _task(known) == "regression"
+    if task == "auto" and not mostly:
+        return values, "classification"
+    slips = Counter(cell for cell in there if _number(cell) is None)
+    if slips:
+        listed = ", ".join(f"{cell!r} ({count}×)" for cell, count in slips.most_common(5))
+        got = listed + (" and others" if len(slips) > 5 else "")
+        advice = "Correct those cells or leave them empty; --task classification takes each value as a class."
+        raise invalid("target", "sparsebnn fit", "numbers for a regression", got, advice)
+    found = [None if cell is None else _number(cell) for cell in cells]
+    return np.array([np.nan if number is None else number for number in found]), "regression"
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _task(values: np.ndarray) -> str:
+    """A regression, unless the numbers are whole and few."""
+    if values.dtype.kind == "b":
+        return "classification"
+    distinct = np.unique(values)
+    whole = bool((distinct == np.round(distinct)).all())
+    few = len(distinct) <= min(_MOST_CLASSES, max(2, len(values) // 5))
+    return "classification" if whole and few else "regression"
+
+
+def _labels(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Classes, in one spelling each, and notes on what may have been meant otherwise."""
+    y, notes = spellings(_as_labels(values))
+    y = y.astype(str) if y.dtype.kind == "O" else y
+    if len(np.unique(y)) < 2:
+        got = f"{str(y[0])!r} in all rows"
+        advice = "There is nothing to learn."
+        raise invalid("target", "sparsebnn fit", "of at least 2 classes", got, advice)
+    for word, count in Counter(map(str, y.tolist())).items():
+        if word.lower() in GAPS:
+            notes.append(f"{word!r} is taken as a class ({count} rows): empty its cells if it means missing")
+    return y, notes
+
+
+def _as_labels(values: np.ndarray) -> np.ndarray:
+    """Whole numbers read as 1.0 are labels 1; other numbers are words."""
+    if values.dtype.kind != "f":
+        return values
+    if bool((values == np.round(values)).all()) and float(np.abs(values).max()) < 2.0**53:
+        return values.astype(np.int64)
+    return np.array([label(v) for v in values.tolist()], dtype=object)
+
+
+def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers; a class gives its share, a class of one row stays in training."""
+    random = np.random.RandomState(seed)
+    groups: list[np.ndarray] = [np.arange(len(y))]
+    if task == "classification":
+        groups = [np.flatnonzero(y == label) for label in np.unique(y)]
+    test: list[int] = []
+    for group in groups:
+        count = min(len(group) - 1, round(share * len(group)))
+        test += random.permutation(group)[: max(0, count)].tolist()
+    if not test:
+        largest = max(groups, key=len)
+        if len(largest) < 2:
+            got = f"{len(y)} classes in {len(y)} rows"
+            advice = "Choose another target, or join classes."
+            raise invalid("target", "sparsebnn fit", "of classes with several rows", got, advice)
+        test = [int(random.choice(largest))]
+    held = np.zeros(len(y), dtype=bool)
+    held[test] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)

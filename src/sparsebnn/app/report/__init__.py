@@ -1,0 +1,13 @@
+"""A run folder to one self-contained HTML page: what was learned, how sure, from which inputs. Never trains.
+
+>>> import json, pathlib, tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     record = {"format_version": 1, "task": "regression", "target": "price"}
+...     _ = pathlib.Path(folder, "record.json").write_text(json.dumps(record))
+...     write(folder).name
+'report.html'
+"""
+
+from sparsebnn.app.report.page import render, write
+
+__all__ = ["render", "write"]

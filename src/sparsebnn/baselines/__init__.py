@@ -1,5 +1,0 @@
-"""What a sparse Bayesian network is measured against; one module each, with the same verbs."""
-
-from sparsebnn.baselines.carbonetto_stephens import CarbonettoStephens
-
-__all__ = ["CarbonettoStephens"]

@@ -1,0 +1,136 @@
+r"""How sure predictions are, corrected by two numbers that rows held out from training choose.
+
+.. math:: q_c = (1 - \varepsilon)\, \frac{p_c^{\,s}}{\sum_d p_d^{\,s}} + \frac{\varepsilon}{C}
+
+The logit_scale s < 1 makes all predictions less sure, s > 1 surer (it is the inverse of what is called
+temperature scaling, for probabilities that are already averaged over draws). The uniform_mix ε is the share
+of rows that are not what they seem: without it a few confident errors would decide s for all the others. The
+order of the classes stays, so no label changes but by rounding. A network is usually surer of rows it was
+trained on, so both must come from others, and from averages over as many draws as are to be corrected.
+
+Few rows tell little: forty that are all right would have predictions as sure as can be. So both numbers have
+a prior, log s ~ N(0, 1/4) and a density of ε that falls as 1 − ε, of which some hundred rows leave little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebnn.checks import check_tensor, invalid
+from sparsebnn.inference.metrics import checked, probabilities
+
+__all__ = ["Correction", "correction"]
+
+_LEAST, _MOST, _GRID = 1 / 64, 64.0, 25
+_TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 40, 1e-9
+# More would leave nothing of the predictions, not even their order.
+_MOST_DOUBT = 0.999
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+# Of the prior: how far log s is from 0, and how many rows say that rows are what they seem.
+_SPREAD, _SEEMLY = 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Sharpness and uniform_mix; called with probabilities, it corrects them.
+
+    >>> Correction(logit_scale=0.5)(torch.tensor([[0.8, 0.2]])).round(decimals=3)
+    tensor([[0.6670, 0.3330]])
+    >>> Correction(uniform_mix=0.1)(torch.tensor([[1.0, 0.0]])).round(decimals=3)
+    tensor([[0.9500, 0.0500]])
+    """
+
+    logit_scale: float = 1.0
+    uniform_mix: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.logit_scale < float("inf"):
+            raise invalid("logit_scale", "Correction", "greater than 0", self.logit_scale)
+        if not 0.0 <= self.uniform_mix < 1.0:
+            raise invalid(
+                "uniform_mix", "Correction", "a share of the rows, from 0 to less than 1", self.uniform_mix
+            )
+
+    def __call__(self, probs: Tensor) -> Tensor:
+        p = probabilities(check_tensor(probs, "probs", "Correction"), "Correction")
+        sharp = torch.softmax(self.logit_scale * _log(p), -1)
+        return ((1.0 - self.uniform_mix) * sharp + self.uniform_mix / p.shape[-1]).to(p.dtype)
+
+
+def correction(probs: Tensor, labels: Tensor) -> Correction:
+    """The correction that labels of held-out rows make likeliest; the logit_scale from 1/64 to 64.
+
+    For a given logit_scale the log posterior is concave in the uniform_mix; bisection finds its maximum.
+    What is left is a function of the logit_scale alone, minimised on a grid and then by golden section. What
+    gains nothing is left out.
+
+    >>> p = torch.tensor([[0.99, 0.01]] * 1000)
+    >>> labels = torch.tensor([0] * 800 + [1] * 200)  # right in eight of ten: far too sure
+    >>> correction(p, labels)(p)[0].round(decimals=2)
+    tensor([0.8000, 0.2000])
+    """
+    p, y = checked(probs, labels, "correction")
+    # Thousands of small sums, each of which is waited for: no work for a GPU.
+    log_p, y, classes = _log(p.cpu()), y.cpu(), p.shape[-1]
+
+    def of_labels(log_s: float) -> Tensor:
+        return torch.softmax(math.exp(log_s) * log_p, -1).gather(1, y[:, None])[:, 0]
+
+    def loss(log_s: float, uniform_mix: float | None = None) -> float:
+        own = of_labels(log_s)
+        uniform_mix = _doubt(own, classes) if uniform_mix is None else uniform_mix
+        against = 0.5 * (log_s / _SPREAD) ** 2 - _SEEMLY * math.log1p(-uniform_mix)
+        return (against - float(torch.log((1.0 - uniform_mix) * own + uniform_mix / classes).sum())) / len(y)
+
+    low, high = math.log(_LEAST), math.log(_MOST)
+    plain = _golden(lambda log_s: loss(log_s, 0.0), low, high)
+    grid = [low + (high - low) * i / (_GRID - 1) for i in range(_GRID)]
+    losses = [loss(log_s) for log_s in grid]
+    best = losses.index(min(losses))
+    log_s = _golden(loss, grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)])
+    # The simplest that is as good.
+    lowest = min(loss(log_s), loss(plain, 0.0)) + _NOTHING
+    if loss(0.0, 0.0) <= lowest:
+        return Correction()
+    if loss(plain, 0.0) <= lowest:
+        return Correction(math.exp(plain))
+    return Correction(math.exp(log_s), _doubt(of_labels(log_s), classes))
+
+
+def _doubt(own: Tensor, classes: int) -> float:
+    """The likeliest share of rows whose labels are anybody's guess, given the others' probabilities."""
+    gain = 1.0 / classes - own
+
+    def slope(uniform_mix: float) -> float:
+        return float((gain / (own + uniform_mix * gain)).sum()) - _SEEMLY / (1.0 - uniform_mix)
+
+    low, high = 0.0, _MOST_DOUBT
+    if slope(low) <= 0.0:
+        return 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
+    """The lowest point of a function that falls and then rises."""
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    found = [loss(inner[0]), loss(inner[1])]
+    while high - low > _TOLERANCE:
+        if found[0] <= found[1]:
+            high, inner = inner[1], [inner[1] - _GOLDEN * (inner[1] - low), inner[0]]
+            found = [loss(inner[0]), found[0]]
+        else:
+            low, inner = inner[0], [inner[1], inner[0] + _GOLDEN * (high - inner[0])]
+            found = [found[1], loss(inner[1])]
+    return 0.5 * (low + high)
+
+
+def _log(p: Tensor) -> Tensor:
+    return torch.log(p.double().clamp_min(1e-12))

@@ -1,0 +1,26 @@
+"""Layers and networks: a layer is a family of weight distributions combined with an op.
+
+``passes`` runs a network: which draw of the weights, from what noise, at what KL.
+"""
+
+from sparsebnn.nn.compaction import compact
+from sparsebnn.nn.conversion import convert
+from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp
+from sparsebnn.nn.passes import collect_kl, forward_with_kl
+
+__all__ = [
+    "BayesianLayer",
+    "Conv1d",
+    "Conv2d",
+    "Linear",
+    "bayesian_layers",
+    "collect_kl",
+    "compact",
+    "convert",
+    "density",
+    "forward_with_kl",
+    "initialize",
+    "lenet",
+    "mlp",
+]

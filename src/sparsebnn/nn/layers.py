@@ -1,0 +1,423 @@
+"""Linear, Conv1d and Conv2d: the only place where a family meets an op.
+
+A layer is a family for its weights, a Gaussian for its biases, and an op ``(x, weight, bias) -> y``.
+The local reparametrization is ``op(x, mean)`` and ``op(x², variance)``, written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.init import Initial
+from sparsebnn.kernels.convolution import Geometry, conv2d_moments, conv2d_replicated
+from sparsebnn.kernels.tracing import for_kernels
+from sparsebnn.nn.passes import LocalPass, PosteriorPass, active_pass
+from sparsebnn.posteriors import Family, Gaussian, Moments, family_class
+from sparsebnn.posteriors.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior
+from sparsebnn.random.noise import Noise
+
+__all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
+
+
+class NoWeight(AttributeError, TypeError):
+    """What a Bayesian layer says when it is asked for a ``weight``; to ``hasattr`` it says no."""
+
+
+class BayesianLayer(nn.Module):
+    """A layer with distributions instead of weights; subclasses say only what the op is.
+
+    Inside an open pass (:mod:`sparsebnn.nn.passes`) the pass decides what is drawn. Outside one, every call
+    is a draw of its own, as in training (in ``eval()`` mode: through the local reparametrization).
+
+    ``sampling="local"`` samples the outputs where the family allows it: low-variance gradients, and noise
+    that is independent from example to example and from position to position. A layer that a forward pass
+    calls more than once draws its weights, so that every call sees the same ones. ``sampling="weights"``
+    always draws them. It costs gradient variance and matters where outputs of several positions are
+    combined: the mean of 100 positions of a weight N(0, 1) has a standard deviation of 1, and of 0.1 with
+    ``"local"``.
+    """
+
+    z_axis: int
+    sampling: str
+    flow_squash: str
+
+    def __init__(
+        self,
+        weight_shape: Sequence[int],
+        bias: bool,
+        family: str,
+        prior: Prior | None,
+        bias_prior: Prior | None,
+        initial: Initial,
+        family_options: Mapping[str, Any] | None,
+        sampling: str,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
+        super().__init__()
+        self.sampling = check_choice(sampling, ("local", "weights"), "sampling", type(self).__name__)
+        kind = family_class(family, type(self).__name__)
+        start: Any = initial
+        if not isinstance(start, Initial):
+            raise invalid("initial", type(self).__name__, "an Initial", repr(start))
+        given: Any = {} if family_options is None else family_options
+        if not isinstance(given, Mapping):
+            advice = "For example {'hidden': (50, 50)} of a flow."
+            raise invalid("family_options", type(self).__name__, "a dict", repr(given), advice)
+        options = dict(given)
+        if kind.name in ("flow", "mnf"):
+            if options.get("z_axis", self.z_axis) != self.z_axis:
+                expected = f"{self.z_axis}, the axis this layer's op scales"
+                raise invalid("z_axis", type(self).__name__, expected, options["z_axis"])
+            options = {"squash": self.flow_squash, **options, "z_axis": self.z_axis}
+        self.family = family
+        self._start: tuple[Tensor, Tensor | None] | None = None
+        self.weights: Family = kind(weight_shape, prior, initial, **options)  # type: ignore[arg-type,call-arg]
+        self.biases: Gaussian | None = None
+        if bias:
+            if bias_prior is None:
+                hierarchical = isinstance(prior, HierarchicalPrior)
+                bias_prior = GammaPrecisionPrior() if hierarchical else GaussianPrior()
+            if bias_prior.drawn and not kind.draws_weights:
+                advice = "Only the 'concrete' family draws its biases, which that prior needs."
+                owner = f"a layer of the {family!r} family"
+                raise invalid("bias_prior", owner, "a GaussianPrior", type(bias_prior).__name__, advice)
+            self.biases = Gaussian(
+                weight_shape[:1],
+                bias_prior,
+                initial,
+                mean_start=initial.bias_mean,
+                raw_std_start=initial.bias_raw_std,
+            )
+        where = torch.get_default_device() if device is None else device
+        self.to(device=where, dtype=torch.get_default_dtype() if dtype is None else dtype)
+        self._drawn = self._probe()
+
+    def _probe(self) -> Tensor | None:
+        """A few entries of every parameter, to tell later whether they are still those that were drawn."""
+        taken = [p.detach().flatten()[:: max(1, p.numel() // 8)] for p in self.parameters()]
+        if not taken or any(part.is_meta for part in taken):
+            return None
+        return torch.cat([part.double() for part in taken]).cpu()
+
+    @property
+    def changed(self) -> bool:
+        """Whether parameters have other values than those drawn at the last reset: trained, loaded or set."""
+        now = self._probe()
+        if self._drawn is None or now is None:
+            return False
+        dtype = next(self.parameters()).dtype
+        return not torch.equal(now, self._drawn.to(dtype).double())
+
+    def __getattr__(self, name: str) -> Any:
+        """``weight`` is refused: code that reads it would bypass the posterior."""
+        if name == "weight":
+            raise NoWeight(
+                f"A Bayesian {type(self).__name__} has a distribution instead of a 'weight'. "
+                "The surrounding module reads its projection's weight directly; "
+                "leave that layer out of convert() with keep=[...], or call the layer itself."
+            )
+        return super().__getattr__(name)
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """What the layer does with weights once it has them."""
+        raise NotImplementedError
+
+    def output_moments(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        r"""Mean and variance of the outputs for weights with these moments.
+
+        .. math::
+            \mathbb E\,h = \operatorname{op}(x, \mathbb E w) + \mathbb E b, \qquad
+            \operatorname{Var} h = \operatorname{op}(x^2, \operatorname{Var} w) + \operatorname{Var} b
+        """
+        if moments.gate is not None:
+            return self._gated(x, moments, bias_mean, bias_var)
+        if moments.scale is None:
+            return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
+        return self._scaled(x, moments, bias_mean, bias_var)
+
+    def _scaled(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance where inputs or filters have a scale: it goes to x, or to the outputs."""
+        assert moments.scale is not None
+        scale, square = moments.scale, x**2
+        var = self.op(square, moments.var, bias_var)
+        if self.z_axis == 1:
+            scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1)
+            mean = self.op(x * scale, moments.mean, bias_mean)
+            if moments.scaled_var is not None:
+                var = var + self.op(square * scale**2, moments.scaled_var, None)
+            return mean, var
+        filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
+        mean = self.op(x, moments.mean, None) * filters
+        if bias_mean is not None:
+            mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
+        if moments.scaled_var is not None:
+            var = var + self.op(square, moments.scaled_var, None) * filters**2
+        return mean, var
+
+    def _gated(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance where an output's weights are there or not together; biases always are."""
+        assert moments.gate is not None
+
+        def per_output(t: Tensor) -> Tensor:
+            return t if isinstance(self, Linear) else t.reshape(-1, *[1] * (x.dim() - 2))
+
+        gate = per_output(moments.gate)
+        m, v = self.output_moments(x, moments._replace(gate=None), None, None)
+        mean, var = gate * m, gate * (v + (1.0 - gate) * m**2)
+        if bias_mean is not None:
+            mean = mean + per_output(bias_mean)
+        return mean, var if bias_var is None else var + per_output(bias_var)
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        opened = active_pass()
+        if opened is None:
+            opened = PosteriorPass(noise) if self.training else LocalPass(noise)
+        elif noise is not None:
+            raise TypeError("Inside an open pass the pass supplies the noise; call the layer without it.")
+        return opened.output(self, x)
+
+    def forward_with_kl(self, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """The output and the KL of the same draw, in nats, summed over weights and biases."""
+        opened = PosteriorPass(noise)
+        y = opened.output(self, x)
+        return y, opened.kl()
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the layer begins at given weights."""
+        return self._start is not None
+
+    @torch.no_grad()
+    def start_from(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Begin at these posterior means, now and whenever the layer is reset.
+
+        A flow's z starts at random, so its family scales the means but does not reproduce them.
+        """
+        self._start = (weight.detach().clone(), None if bias is None else bias.detach().clone())
+        self.weights.posterior_mean().copy_(weight)
+        if self.biases is not None and bias is not None:
+            self.biases.mean.copy_(bias)
+        self._drawn = self._probe()
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew from its start, with torch's generator."""
+        self.weights.reset_parameters()
+        if self.biases is not None:
+            self.biases.reset_parameters()
+        if self._start is not None:
+            self.start_from(*self._start)
+        self._drawn = self._probe()
+
+
+class Linear(BayesianLayer):
+    """A dense layer; the flow family has one z per input unit.
+
+    Shapes: ``(batch, in_features)`` to ``(batch, out_features)``.
+
+    >>> Linear(4, 2, family="flow")(torch.randn(3, 4)).shape
+    torch.Size([3, 2])
+    """
+
+    z_axis = 1
+    flow_squash = "hardtanh"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        family: str = "spike_slab",
+        prior: Prior | None = None,
+        bias_prior: Prior | None = None,
+        initial: Initial = Initial(),
+        family_options: Mapping[str, Any] | None = None,
+        sampling: str = "local",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.in_features = check_count(in_features, "in_features", "Linear")
+        self.out_features = check_count(out_features, "out_features", "Linear")
+        shape = (out_features, in_features)
+        priors = (prior, bias_prior)
+        super().__init__(shape, bias, family, *priors, initial, family_options, sampling, dtype, device)
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        if x.dim() < 2 or x.shape[-1] != self.in_features:
+            expected = f"of shape (batch, {self.in_features})"
+            advice = "Flatten images first." if x.dim() > 2 else ""
+            raise invalid("x", "Linear", expected, f"shape {tuple(x.shape)}", advice)
+        return super().forward(x, noise)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, family={self.family!r}"
+
+
+class _Conv(BayesianLayer):
+    """What the convolutions share; the flow family has one z per filter and no squashing."""
+
+    z_axis = 0
+    flow_squash = "identity"
+    dims: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: str | int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        family: str = "spike_slab",
+        prior: Prior | None = None,
+        bias_prior: Prior | None = None,
+        initial: Initial = Initial(),
+        family_options: Mapping[str, Any] | None = None,
+        sampling: str = "local",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        owner = type(self).__name__
+        check_count(groups, "groups", owner)
+        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            check_count(channels, name, owner)
+            if channels % groups:
+                raise invalid(name, owner, f"a multiple of groups ({groups})", channels)
+        check_choice(padding_mode, ("zeros", "reflect", "replicate", "circular"), "padding_mode", owner)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = self._tuple(kernel_size, "kernel_size", 1)
+        self.stride = self._tuple(stride, "stride", 1)
+        self.dilation = self._tuple(dilation, "dilation", 1)
+        self.padding_mode = padding_mode
+        if isinstance(padding, str):
+            check_choice(padding, ("same", "valid"), "padding", owner)
+            if padding == "same" and any(s != 1 for s in self.stride):
+                raise invalid("padding", owner, "a number when stride is not 1", repr(padding))
+            self.padding: str | tuple[int, ...] = padding
+        else:
+            self.padding = self._tuple(padding, "padding", 0)
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        priors = (prior, bias_prior)
+        super().__init__(shape, bias, family, *priors, initial, family_options, sampling, dtype, device)
+
+    def _tuple(self, value: int | Sequence[int], what: str, least: int) -> tuple[int, ...]:
+        values = (value,) * self.dims if isinstance(value, int) else tuple(value)
+        if len(values) != self.dims:
+            expected = f"a number or {self.dims} numbers"
+            raise invalid(what, type(self).__name__, expected, repr(value))
+        return tuple(check_count(v, what, type(self).__name__, least) for v in values)
+
+    def _pads(self) -> list[int]:
+        """Padding as F.pad wants it: last dimension first, before and after."""
+        pads: list[int] = []
+        for d in reversed(range(self.dims)):
+            if self.padding == "same":
+                total = self.dilation[d] * (self.kernel_size[d] - 1)
+                pads += [total // 2, total - total // 2]
+            else:
+                width = 0 if self.padding == "valid" else int(self.padding[d])
+                pads += [width, width]
+        return pads
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        if x.dim() != self.dims + 2 or x.shape[1] != self.in_channels:
+            sizes = ", ".join(("height", "width")[-self.dims :]) if self.dims == 2 else "length"
+            expected = f"of shape (batch, {self.in_channels}, {sizes})"
+            raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}")
+        self._check_sizes(x)
+        return super().forward(x, noise)
+
+    def _check_sizes(self, x: Tensor) -> None:
+        """Something must be left of every axis."""
+        pads = self._pads()[::-1]
+        for d, size in enumerate(x.shape[2:]):
+            least = self.dilation[d] * (self.kernel_size[d] - 1) + 1 - pads[2 * d] - pads[2 * d + 1]
+            if size < least:
+                name = ("height", "width")[d] if self.dims == 2 else "length"
+                expected = f"of a {name} of at least {least}"
+                advice = "The network's layers leave too little of so small an input."
+                raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}", advice)
+
+    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, padding = self._padded(x)
+        return self._convolve(x, weight, bias, padding)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, str | tuple[int, ...]]:
+        """The input, padded where the op cannot do it, and the padding left to the op."""
+        if self.padding_mode == "zeros":
+            return x, self.padding
+        return F.pad(x, self._pads(), mode=self.padding_mode), (0,) * self.dims
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        kernel = ", ".join(map(str, self.kernel_size))
+        return f"{self.in_channels}, {self.out_channels}, kernel=({kernel}), family={self.family!r}"
+
+
+class Conv1d(_Conv):
+    """A convolution over sequences; arguments as :class:`torch.nn.Conv1d`."""
+
+    dims = 1
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        return F.conv1d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv2d(_Conv):
+    """A convolution over images; arguments as :class:`torch.nn.Conv2d`.
+
+    >>> Conv2d(1, 8, 5, stride=2, family="gaussian")(torch.randn(3, 1, 28, 28)).shape
+    torch.Size([3, 8, 12, 12])
+    """
+
+    dims = 2
+
+    def _geometry(self, x: Tensor, padding: str | tuple[int, ...]) -> Geometry | None:
+        """Stride, padding and dilation where the replicated kernel applies."""
+        if not for_kernels(x) or self.groups != 1 or padding == "same":
+            return None
+        pads = [0, 0] if padding == "valid" else [int(p) for p in padding]
+        return list(self.stride), pads, list(self.dilation)
+
+    def output_moments(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        padded, padding = self._padded(x)
+        geometry = self._geometry(x, padding)
+        if geometry is None or moments.scale is not None or moments.gate is not None:
+            return super().output_moments(x, moments, bias_mean, bias_var)
+        return conv2d_moments(padded, moments.mean, moments.var, bias_mean, bias_var, geometry)
+
+    def _convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]
+    ) -> Tensor:
+        geometry = self._geometry(x, padding)
+        if geometry is not None:
+            return conv2d_replicated(x, weight, bias, geometry)
+        return F.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)

@@ -1,0 +1,243 @@
+"""Ready-made networks. A network is any module that holds Bayesian layers; these are Sequential."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_count, check_seed, invalid
+from sparsebnn.nn.layers import BayesianLayer, Conv2d, Linear
+from sparsebnn.posteriors.priors import EmpiricalPrior, HierarchicalPrior
+
+__all__ = [
+    "Density",
+    "PriorValues",
+    "bayesian_layers",
+    "density",
+    "initialize",
+    "lenet",
+    "mlp",
+    "prior_values",
+]
+
+# The mark of modules that a conversion left as they are.
+KEPT = "kept_by_convert"
+# Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
+NO_POSTERIOR = "inclusions_are_no_posterior"
+_GENERATOR = threading.Lock()
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.Sequential:
+    """A fully connected network; ``layer`` goes to every :class:`~sparsebnn.Linear`.
+
+    >>> mlp([784, 400, 600, 10], family="flow", family_options={"hidden": (50, 50)})[0]
+    Linear(
+      784, 400, family='flow'
+      ...
+    """
+    if not isinstance(sizes, Sized) or len(sizes) < 2:
+        raise invalid("sizes", "mlp", "at least an input and an output size", repr(sizes))
+    for size in sizes:
+        check_count(size, "sizes", "mlp")
+    between = _ACTIVATIONS[check_choice(activation, _ACTIVATIONS, "activation", "mlp")]
+    modules: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        if modules:
+            modules.append(between())
+        modules.append(Linear(inputs, outputs, **layer))
+    return nn.Sequential(*modules)
+
+
+def lenet(n_classes: int = 10, *, dense: dict[str, Any] | None = None, **layer: Any) -> nn.Sequential:
+    """The paper's LeNet-5 for 28×28 images: 32 and 48 filters, then 768-256-84-n_classes.
+
+    ``layer`` goes to every layer; ``dense`` overrides it for the dense ones (the paper starts the
+    means of convolutions and dense layers differently).
+    """
+    rest = {**layer, **(dense or {})}
+    return nn.Sequential(
+        Conv2d(1, 32, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        Conv2d(32, 48, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        Linear(768, 256, **rest),
+        nn.ReLU(),
+        Linear(256, 84, **rest),
+        nn.ReLU(),
+        Linear(84, n_classes, **rest),
+    )
+
+
+def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
+    """Every Bayesian layer with its name, each once."""
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianLayer):
+            yield name, module
+
+
+def kept(network: nn.Module) -> list[str]:
+    """The names of the submodules that ``convert`` was told to keep."""
+    return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
+
+
+def as_input(x: Tensor, network: nn.Module, dtype: torch.dtype, owner: str) -> Tensor:
+    """Rows as a network takes them: in its precision, but for pixels (uint8) and an embedding's numbers."""
+    if x.dtype == torch.uint8:
+        return x
+    whole = not (x.is_floating_point() or x.is_complex())
+    if whole and any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in network.modules()):
+        return x
+    if x.is_complex():
+        raise invalid("x", owner, "real numbers", x.dtype, "Give real and imaginary parts as columns.")
+    cast = x.to(dtype)
+    if x.dtype != dtype and not bool(torch.isfinite(cast).all()):
+        expected = f"small enough for {str(dtype).removeprefix('torch.')}"
+        raise invalid("x", owner, expected, f"up to {float(x.abs().max()):g}", "Scale its columns.")
+    return cast
+
+
+def chain(network: nn.Module) -> list[nn.Module]:
+    """The modules of a network one after the other, those inside a Sequential of a Sequential too.
+
+    >>> [type(module).__name__ for module in chain(nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU())))]
+    ['Flatten', 'ReLU']
+    """
+    if isinstance(network, nn.Sequential) and type(network).forward is nn.Sequential.forward:
+        return [inner for module in network for inner in chain(module)]
+    return [network]
+
+
+@torch.no_grad()
+def initialize(network: nn.Module, seed: int) -> None:
+    """Draw the parameters of every Bayesian layer; what is drawn depends on the seed alone.
+
+    Everything else keeps its values: ordinary modules, buffers, and parameters that are frozen
+    (``requires_grad_(False)``). A layer that was converted from pretrained weights keeps its means. The state
+    of torch's generator is left as it was.
+    """
+    # Starts are drawn with torch's own generator, of which there is one for all threads.
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(check_seed(seed, "seed", "initialize"))
+        for _, layer in bayesian_layers(network):
+            parameters = list(layer.parameters())
+            if parameters and not any(parameter.requires_grad for parameter in parameters):
+                continue
+            frozen = [(p, p.detach().clone()) for p in parameters if not p.requires_grad]
+            layer.reset_parameters()
+            for parameter, value in frozen:
+                parameter.copy_(value)
+
+
+class Density(dict[str, float]):
+    """Share of weights with inclusion probability above one half, by layer; ``overall`` for all.
+
+    Biases are not counted.
+    """
+
+    def __init__(self, kept: dict[str, tuple[int, int]]) -> None:
+        super().__init__({name: included / total for name, (included, total) in kept.items()})
+        included, total = (sum(counts) for counts in zip(*kept.values()))
+        self.overall: float = included / total
+
+
+@torch.no_grad()
+def density(network: nn.Module) -> Density:
+    """How much of the network is left in its median probability model.
+
+    Every process of a sharded network (``fully_shard``) must call it, and gets the whole network's density.
+
+    >>> density(mlp([4, 8, 3], family="gaussian")).overall
+    1.0
+    """
+    kept: dict[str, tuple[int, int]] = {}
+    seen: set[nn.Module] = set()
+    for name, layer in bayesian_layers(network):
+        if layer.weights in seen:
+            continue  # weights that two layers share are counted once
+        seen.add(layer.weights)
+        inclusion: Tensor = layer.weights.inclusion_prob()
+        included = (inclusion > 0.5).sum()
+        if hasattr(included, "full_tensor"):  # a DTensor: each process has counted its own part
+            included = included.full_tensor()
+        kept[name or type(layer).__name__] = (int(included), inclusion.numel())
+    if not kept:
+        advice = "Build it with mlp, lenet or convert."
+        raise invalid("network", "density", "a module with Bayesian layers", type(network).__name__, advice)
+    return Density(kept)
+
+
+class PriorValues(NamedTuple):
+    """A layer's prior as it stands: its slab's std and inclusion probability (means, where they vary)."""
+
+    layer: str
+    slab_std: float
+    inclusion_prob: float
+    learned: bool
+
+    def __str__(self) -> str:
+        how = "learned" if self.learned else "given"
+        values = f"slab std {self.slab_std:.3g}, inclusion {self.inclusion_prob:.3g}"
+        return f"layer {self.layer}: {values} ({how})"
+
+
+@torch.no_grad()
+def prior_values(network: nn.Module) -> list[PriorValues]:
+    """What the prior of every layer with inclusions is after training; a prior that learns has moved.
+
+    A controller of the density moves the inclusion probability too.
+
+    >>> from sparsebnn.posteriors.priors import EmpiricalPrior
+    >>> prior_values(mlp([4, 8, 3], prior=EmpiricalPrior(inclusion_prob=0.25)))[1].inclusion_prob
+    0.25
+    """
+    found = []
+    for name, layer in bayesian_layers(network):
+        values = getattr(layer.weights, "prior_values", None)
+        family = getattr(layer.weights, "conditional", layer.weights)
+        if values is None or not hasattr(family, "inclusion_logit"):
+            continue
+        std, inclusion = values()
+        learned = isinstance(family.prior, EmpiricalPrior | HierarchicalPrior)
+        place = name or type(layer).__name__
+        found.append(PriorValues(place, float(std.mean()), float(inclusion.mean()), learned))
+    return found
+
+
+_PLAIN = (bool, int, float, str, torch.dtype, type(None))
+
+
+def described(network: nn.Module) -> str:
+    """What a network is made of, parameters' values aside: names, classes, options that are plain values.
+
+    >>> described(nn.Sequential(nn.Tanh())) == described(nn.Sequential(nn.ReLU()))
+    False
+    """
+    lines = []
+    for name, module in network.named_modules():
+        own = {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
+        plain = {key: value for key, value in own.items() if _is_plain(value)}
+        named = {key: value.__qualname__ for key, value in own.items() if hasattr(value, "__qualname__")}
+        lines.append(f"{name} {type(module).__qualname__} {sorted((plain | named).items())}")
+    return "\n".join(lines)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)

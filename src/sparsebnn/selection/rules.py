@@ -1,0 +1,385 @@
+r"""Inclusion probabilities to variables, with what error rate.
+
+Three ways to choose: the median probability model (inclusion above one half), a threshold of one's own,
+or the largest set whose expected share of false choices stays under a level,
+
+.. math::
+    \widehat{\mathrm{FDR}}(S) = \frac{1}{|S|} \sum_{i \in S} (1 - p_i) \le \text{level}
+
+The last controls the Bayesian false discovery rate as far as the probabilities :math:`p_i` are right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
+from sparsebnn.nn.networks import NO_POSTERIOR
+from sparsebnn.selection.paths import median_reach, path_probability
+
+__all__ = [
+    "Agreement",
+    "Selection",
+    "agreement",
+    "bayesian_fdr_threshold",
+    "expected_fdr",
+    "input_inclusion",
+    "median_inputs",
+    "select",
+    "wilson",
+]
+
+_NORMAL_QUANTILE = 1.959963984540054
+_COLOURS = ("#0072B2", "#BBBBBB")
+
+
+def input_inclusion(
+    network: nn.Module, *, n_draws: int = 1000, seed: int = 0, shape: tuple[int, ...] | None = None
+) -> Tensor:
+    """Probability that a chain of included weights leads from an input to an output, for every input.
+
+    Exact for dense networks with at most one hidden layer, and for deeper ones whose later hidden
+    layers have at most 10 units; otherwise the mean of ``n_draws`` structures
+    (:func:`sparsebnn.selection.paths.path_probability` also gives the standard error). ``shape`` is that of
+    one input, for networks with convolutions.
+
+    >>> import sparsebnn
+    >>> input_inclusion(sparsebnn.mlp([3, 4, 1], family="gaussian")).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return path_probability(network, n_draws=n_draws, seed=seed, shape=shape).prob
+
+
+def median_inputs(network: nn.Module, *, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The inputs of the median probability model: which of them reach an output by weights above one half.
+
+    >>> import sparsebnn
+    >>> median_inputs(sparsebnn.mlp([2, 4, 1], family="gaussian")).tolist()
+    [True, True]
+    """
+    return median_reach(network, shape) > 0
+
+
+def _probabilities(inclusion: Any, owner: str) -> Tensor:
+    given = inclusion if isinstance(inclusion, Tensor) else np.array(inclusion, dtype=np.float64)
+    p = torch.as_tensor(given).detach().cpu().double()
+    if p.dim() != 1 or p.numel() == 0:
+        raise invalid("inclusion", owner, "a vector, one probability per input", f"shape {tuple(p.shape)}")
+    # Sums of many probabilities may end a rounding error above 1.
+    good = (p >= -1e-9) & (p <= 1.0 + 1e-9)
+    if not bool(good.all()):
+        raise invalid("inclusion", owner, "from 0 to 1 everywhere", float(p[~good][0]))
+    return p.clamp(0.0, 1.0)
+
+
+def expected_fdr(inclusion: Any, chosen: Any) -> float:
+    """Expected share of wrong choices: the mean of 1 − p over what is chosen, 0 for nothing.
+
+    >>> round(expected_fdr([0.9, 0.7, 0.1], [True, True, False]), 3)
+    0.2
+    """
+    p = _probabilities(inclusion, "expected_fdr")
+    kept = check_tensor(chosen, "chosen", "expected_fdr").cpu().bool()
+    return float((1.0 - p[kept]).mean()) if bool(kept.any()) else 0.0
+
+
+def bayesian_fdr_threshold(inclusion: Any, level: float) -> float:
+    """The lowest threshold t at which choosing all p ≥ t keeps the expected FDR at or under ``level``.
+
+    Infinity when not even the most probable input may be chosen. Equal probabilities are chosen
+    together or not at all.
+
+    >>> bayesian_fdr_threshold([0.99, 0.9, 0.6, 0.1], level=0.1)
+    0.9
+    """
+    p = _probabilities(inclusion, "bayesian_fdr_threshold")
+    level = _check_level(level, "bayesian_fdr_threshold")
+    ordered = torch.sort(p, descending=True).values
+    wrong = torch.cumsum(1.0 - ordered, 0) / torch.arange(1, len(p) + 1)
+    # A set ends where the next probability is lower; rounding must not forbid what equals the level.
+    ends = torch.cat([ordered[1:] < ordered[:-1], torch.tensor([True])])
+    allowed = torch.nonzero((wrong <= level * (1.0 + 1e-12)) & ends)
+    return float(ordered[int(allowed[-1])]) if len(allowed) else math.inf
+
+
+# --- one selection -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which inputs were chosen, by what rule, and how probable each of them is.
+
+    ``inclusion`` and ``chosen`` have one entry per name; ``error`` is the Monte Carlo standard error of
+    the probabilities, 0 where they are exact.
+    """
+
+    names: tuple[str, ...]
+    inclusion: Tensor
+    chosen: Tensor
+    rule: str
+    threshold: float
+    error: Tensor
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the chosen inputs."""
+        return tuple(name for name, kept in zip(self.names, self.chosen.tolist()) if kept)
+
+    @property
+    def expected_fdr(self) -> float:
+        """The expected share of wrong choices, as far as the probabilities are right."""
+        return expected_fdr(self.inclusion, self.chosen)
+
+    def table(self, most: int | None = None) -> str:
+        """The inputs as text, most probable first; ``most`` leaves out the rest.
+
+        >>> print(select([0.9, 0.2], names=["age", "town"]).table())
+        input  inclusion  chosen
+        age       0.9000  yes
+        town      0.2000
+        1 of 2 inputs; rule: median; expected FDR 0.100
+        """
+        order = torch.argsort(self.inclusion, descending=True, stable=True).tolist()
+        width = max(5, *(len(name) for name in self.names))
+        lines = [f"{'input':<{width}}  inclusion  chosen"]
+        for i in order[:most]:
+            mark = "yes" if bool(self.chosen[i]) else ""
+            lines.append(f"{self.names[i]:<{width}}  {float(self.inclusion[i]):9.4f}  {mark}".rstrip())
+        total = f"{int(self.chosen.sum())} of {len(self.names)} inputs; rule: {self.rule}"
+        return "\n".join([*lines, f"{total}; expected FDR {self.expected_fdr:.3f}"])
+
+    def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
+        """A bar per input, the chosen ones in colour; returns the matplotlib axis."""
+        return _bars(
+            self.names, self.inclusion, None, self.chosen, self.threshold, "inclusion probability", path, axis
+        )
+
+
+def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
+    """Names as given, or those of a data frame, or x1, x2, …"""
+    if names is None:
+        return tuple(f"x{i + 1}" for i in range(width))
+    given = getattr(names, "columns", names)
+    if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise invalid("names", owner, f"one name per input ({width})", repr(names), "Put them into a list.")
+    listed = tuple(str(name) for name in given)
+    if len(listed) != width:
+        raise invalid("names", owner, f"one name per input ({width})", f"{len(listed)} names")
+    return listed
+
+
+def _check_level(level: Any, owner: str) -> float:
+    return check_number(level, "level", owner, "strictly between 0 and 1", lambda value: 0.0 < value < 1.0)
+
+
+def _check_posterior(source: Any, rule: str) -> None:
+    temperature = getattr(getattr(source, "plan_", None), "temperature", 1.0)
+    if rule == "fdr" and temperature < 1.0:
+        expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
+        advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
+        raise invalid("rule", "select", expected, "'fdr'", advice)
+    reason = getattr(source, NO_POSTERIOR, None)
+    if rule == "fdr" and reason is not None:
+        expected = f"'median' or 'threshold' for a network {reason}"
+        advice = "Its inclusions are no posterior probabilities: train at temperature 1, with no target."
+        raise invalid("rule", "select", expected, "'fdr'", advice)
+
+
+def select(
+    source: Any,
+    *,
+    rule: str = "median",
+    level: float = 0.1,
+    threshold: float | None = None,
+    names: Any = None,
+    n_draws: int = 1000,
+    seed: int = 0,
+    shape: tuple[int, ...] | None = None,
+) -> Selection:
+    """Choose inputs from a network, a fitted model (with ``inclusion_``) or a vector of probabilities.
+
+    ``rule="median"`` takes the median probability model: for a network the inputs that reach an output by
+    weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
+    whose expected false discovery rate is at most ``level``. ``rule="threshold"`` takes inclusions of at
+    least ``threshold``. ``names`` are strings or a data frame, whose columns name the inputs; an
+    estimator has its own. An estimator that was fitted at a temperature below 1 has inclusions that are no
+    posterior probabilities, from which no error rate follows: ``rule="fdr"`` refuses it.
+
+    >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
+    ('x1',)
+    """
+    check_choice(rule, ("median", "fdr", "threshold"), "rule", "select")
+    if (threshold is not None) != (rule == "threshold"):
+        expected = "given for rule='threshold' and for no other"
+        raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
+    limit = 0.5
+    if rule == "threshold":
+        expected = "from 0 to 1"
+        limit = check_number(threshold, "threshold", "select", expected, lambda value: 0.0 <= value <= 1.0)
+    if rule == "fdr":
+        level = _check_level(level, "select")
+    seed = check_seed(seed, "seed", "select", least=0)
+    _check_posterior(source, rule)
+    median = None
+    if isinstance(source, nn.Module):
+        reach = path_probability(source, n_draws=n_draws, seed=seed, shape=shape)
+        p, error = reach.prob.flatten(), reach.error.flatten()
+        median = median_inputs(source, shape=shape).flatten() if rule == "median" else None
+    else:
+        p = _probabilities(getattr(source, "inclusion_", source), "select")
+        error = torch.zeros_like(p)
+        if names is None and hasattr(source, "index") and hasattr(source, "to_numpy"):
+            names = [str(name) for name in source.index]  # of a pandas Series
+        if names is None:
+            names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
+    if rule == "fdr":
+        limit = bayesian_fdr_threshold(p, level)
+    chosen = median if median is not None else (p > limit if rule == "median" else p >= limit)
+    said = f"fdr at {level:g}" if rule == "fdr" else rule
+    return Selection(_names(names, len(p), "select"), p, chosen, said, limit, error)
+
+
+# --- many selections ---------------------------------------------------------------------------------
+
+
+def wilson(successes: Any, trials: int) -> tuple[np.ndarray, np.ndarray]:
+    r"""Wilson's 95% interval of a frequency.
+
+    .. math::
+        \frac{k + z^2/2}{n + z^2} \pm \frac{z}{n + z^2}\sqrt{\frac{k(n-k)}{n} + \frac{z^2}{4}}
+
+    >>> [round(float(end), 3) for end in wilson(0, 100)]
+    [0.0, 0.037]
+    """
+    k, z = np.asarray(successes, dtype=np.float64), _NORMAL_QUANTILE
+    centre = (k + z**2 / 2.0) / (trials + z**2)
+    half = z / (trials + z**2) * np.sqrt(k * (trials - k) / trials + z**2 / 4.0)
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often replicates chose each input, and how far they agree.
+
+    ``low`` and ``high`` are 95% intervals of the frequencies. ``jaccard`` is the mean over pairs of
+    replicates of |both chose| / |either chose| (1 where neither chose anything), with its jackknife 95%
+    interval.
+    """
+
+    names: tuple[str, ...]
+    frequency: Tensor
+    low: Tensor
+    high: Tensor
+    replicates: int
+    jaccard: float
+    jaccard_low: float
+    jaccard_high: float
+
+    def table(self) -> str:
+        """The inputs as text, most often chosen first."""
+        order = torch.argsort(self.frequency, descending=True, stable=True).tolist()
+        width = max(5, *(len(name) for name in self.names))
+        lines = [f"{'input':<{width}}  chosen  95% interval"]
+        for i in order:
+            ends = f"{float(self.low[i]):.3f}–{float(self.high[i]):.3f}"
+            lines.append(f"{self.names[i]:<{width}}  {float(self.frequency[i]):6.3f}  {ends}")
+        ends = f"{self.jaccard_low:.3f}–{self.jaccard_high:.3f}"
+        return "\n".join([*lines, f"{self.replicates} replicates; agreement {self.jaccard:.3f} ({ends})"])
+
+    def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
+        """A bar per input with its interval; returns the matplotlib axis."""
+        ends = torch.stack([self.frequency - self.low, self.high - self.frequency]).clamp_min(0.0)
+        often = self.frequency > 0.5
+        return _bars(self.names, self.frequency, ends, often, 0.5, "how often chosen", path, axis)
+
+
+def agreement(replicates: Any, *, names: Any = None, shape: tuple[int, ...] | None = None) -> Agreement:
+    """Selection frequencies over replicates, and how far the replicates agree.
+
+    ``replicates`` are selections (:func:`select`), networks, whose median inputs are taken, or a
+    (replicates, inputs) array of what each chose. ``shape`` is that of one input, where networks of
+    convolutions need to know it.
+
+    >>> agreement([[True, False, True], [True, False, False]]).frequency.tolist()
+    [1.0, 0.0, 0.5]
+    """
+    chosen, own = _choices(replicates, shape)
+    k, width = chosen.shape
+    c = chosen.double()
+    both = c @ c.T
+    either = c.sum(1).unsqueeze(0) + c.sum(1).unsqueeze(1) - both
+    pairs = torch.where(either > 0, both / either.clamp_min(1.0), torch.ones_like(both))
+    pairs.fill_diagonal_(0.0)
+    total = pairs.sum()
+    jaccard = float(total / (k * (k - 1)))
+    margin = math.inf
+    if k > 2:
+        without = (total - 2.0 * pairs.sum(1)) / ((k - 1) * (k - 2))
+        margin = _NORMAL_QUANTILE * math.sqrt((k - 1) / k * float(((without - without.mean()) ** 2).sum()))
+    low, high = wilson(c.sum(0).numpy(), k)
+    listed = _names(own if names is None else names, width, "agreement")
+    ends = max(0.0, jaccard - margin), min(1.0, jaccard + margin)
+    return Agreement(listed, c.mean(0), torch.from_numpy(low), torch.from_numpy(high), k, jaccard, *ends)
+
+
+def _choices(replicates: Any, shape: tuple[int, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
+    """What each replicate chose, (replicates, inputs), and the names if the selections have them."""
+    listed: Any = replicates if isinstance(replicates, Tensor | np.ndarray) else list(replicates)
+    names = None
+    if len(listed) and isinstance(listed[0], Selection):
+        names = listed[0].names
+        if any(one.names != names for one in listed):
+            raise invalid("replicates", "agreement", "selections among the same inputs", "different names")
+        chosen = torch.stack([one.chosen for one in listed])
+    elif len(listed) and isinstance(listed[0], nn.Module):
+        chosen = torch.stack([median_inputs(one, shape=shape).flatten() for one in listed])
+    else:
+        rows = listed if isinstance(listed, Tensor) else np.asarray(listed)
+        chosen = check_tensor(rows, "replicates", "agreement").cpu()
+    if chosen.dim() != 2 or len(chosen) < 2:
+        expected = "at least two selections among the same inputs"
+        raise invalid("replicates", "agreement", expected, f"shape {tuple(chosen.shape)}")
+    if not bool(((chosen == 0) | (chosen == 1)).all()):
+        advice = "Compare probabilities with a threshold first, or pass what select returns."
+        raise invalid("replicates", "agreement", "true or false", "other values", advice)
+    return chosen.bool(), names
+
+
+def _bars(
+    names: Sequence[str],
+    values: Tensor,
+    intervals: Tensor | None,
+    filled: Tensor,
+    line: float,
+    label: str,
+    path: str | Path | None,
+    axis: Any,
+) -> Any:
+    if axis is None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            message = "Plotting needs matplotlib: pip install 'sparsebnn[plot]'"
+            raise ImportError(message) from error
+        width = min(14.0, max(4.0, 0.32 * len(names) + 1.0))
+        axis = Figure(figsize=(width, 2.8), layout="constrained").subplots()
+    colours = [_COLOURS[0] if kept else _COLOURS[1] for kept in filled.tolist()]
+    ends = None if intervals is None else intervals.numpy()
+    axis.bar(range(len(names)), values.numpy(), color=colours, yerr=ends, ecolor="#444444", capsize=2)
+    if 0.0 <= line <= 1.0:
+        axis.axhline(line, color="#444444", linewidth=0.8, linestyle="--")
+    axis.set_xticks(range(len(names)), names, rotation=0 if len(names) <= 12 else 90)
+    axis.set_ylim(0.0, 1.05)
+    axis.set_ylabel(label)
+    axis.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        axis.figure.savefig(path, dpi=110)
+    return axis

@@ -1,0 +1,176 @@
+"""How a network starts, what its prior is and how it is trained: one frozen record with a name.
+
+``recommended`` is the library's own way; its settings are chosen on validation rows by
+``sparsebnn frontier --stage choose``. ``paper`` is the paper's, which its tables are made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from sparsebnn.checks import check_choice, invalid
+from sparsebnn.init import Initial, Normal, Uniform
+from sparsebnn.nn import networks
+from sparsebnn.posteriors.concrete import RELAXATION
+from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
+from sparsebnn.training.schedules import Steps
+from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
+
+__all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
+
+ARCHITECTURES = ("fc", "lenet")
+METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
+RECIPES = ("recommended", "paper")
+_PHASED = set(PhasedSettings.__dataclass_fields__) - set(Settings.__dataclass_fields__)
+
+# Where the paper's training starts; biases start as their own row says.
+_PAPER = Initial(
+    mean=Uniform(-0.2, 0.2),
+    raw_std=Normal(-9.0, 0.1),
+    bias_mean=Uniform(-0.2, 0.2),
+    bias_raw_std=Normal(-9.0, 1.0),
+    z0_mean=Normal(0.0, 1.0),
+    z0_log_var=Normal(-9.0, 1.0),
+    auxiliary=Normal(0.0, 1.0),
+)
+_SMALL = Uniform(-0.01, 0.01)
+# How far the paper relaxes LBBNN's inclusions.
+PAPER_RELAXATION = 0.001
+_LOGITS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
+
+
+def prior_of(kind: str, inclusion_prob: float = 0.1) -> Prior:
+    """A prior by name: ``spike_slab`` (slab N(0, 1)), ``empirical`` (its scale learned) or ``gaussian``.
+
+    >>> prior_of("empirical").per
+    'layer'
+    """
+    check_choice(kind, ("spike_slab", "empirical", "gaussian"), "prior", "a recipe")
+    if kind == "gaussian":
+        return GaussianPrior()
+    return EmpiricalPrior(inclusion_prob) if kind == "empirical" else SpikeSlabPrior(inclusion_prob)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A start, a prior and settings. ``mlp`` and ``lenet`` make a network; ``settings`` go to ``train``.
+
+    ``dense_initial`` is the start of a LeNet's dense layers, where it is another one.
+
+    >>> import torch
+    >>> from sparsebnn import train
+    >>> made = recipe("recommended", epochs=2)
+    >>> run = train(made.mlp([5, 8, 3]), (torch.randn(64, 5), torch.arange(64) % 3), settings=made.settings)
+    >>> len(run.history)
+    2
+    """
+
+    name: str
+    method: str
+    initial: Initial
+    dense_initial: Initial
+    settings: Settings
+    prior: str
+    inclusion_prob: float = 0.1
+    family_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """The family of the method's weights."""
+        return METHODS[self.method]
+
+    def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        made = {
+            "family": self.family,
+            "prior": prior_of(self.prior, self.inclusion_prob),
+            "initial": self.initial,
+            **given,
+        }
+        options = given.get("family_options") or {}
+        if made["family"] == self.family and isinstance(options, Mapping):
+            options = {**self.family_options, **options}
+        return {**made, "family_options": options}
+
+    def mlp(self, sizes: Sequence[int], **layer: Any) -> nn.Sequential:
+        """A fully connected network; ``layer`` overrides what goes to its layers."""
+        return networks.mlp(sizes, **self._layer(layer))
+
+    def lenet(self, n_classes: int = 10, **layer: Any) -> nn.Sequential:
+        """The paper's LeNet-5; ``layer`` overrides what goes to its layers."""
+        dense = {"initial": layer.get("initial", self.dense_initial)}
+        return networks.lenet(n_classes, dense=dense, **self._layer(layer))
+
+
+def recipe(
+    name: str = "recommended", *, method: str = "lrt", architecture: str | None = None, **settings: Any
+) -> Recipe:
+    """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
+
+    The paper's recipe depends on the ``architecture``, ``"fc"`` (default) or ``"lenet"``; the recommended one
+    is the same for all and takes none.
+
+    ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
+    density; the recommended recipe then has three parts
+    (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
+    to the density, a fifth with a fixed structure at ten times the temperature. Without settings of one's own
+    :func:`~sparsebnn.train` uses the recommended ones, which are the same for every method.
+
+    >>> recipe("recommended", target_density=0.02).settings.target_density
+    0.02
+    >>> recipe("paper", method="flow").initial.mean
+    Uniform(low=-0.01, high=0.01)
+    """
+    check_choice(name, RECIPES, "name", "recipe")
+    check_choice(method, METHODS, "method", "recipe")
+    if architecture is not None:
+        check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
+        if name == "recommended":
+            expected = "left out with the recommended recipe"
+            advice = "It is the same for all architectures: call .mlp(...) or .lenet(...) of the recipe."
+            raise invalid("architecture", "recipe", expected, repr(architecture), advice)
+    known = PhasedSettings.__dataclass_fields__
+    for given in settings:
+        check_choice(given, known, "settings", "recipe")
+    phased = sorted(set(settings) & _PHASED)
+    if phased and (name == "paper" or settings.get("target_density") is None):
+        expected = "given with the recommended recipe and a target_density alone"
+        raise invalid(
+            phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
+        )
+    if name == "paper":
+        made = _paper(method, architecture or "fc")
+        return replace(made, settings=replace(made.settings, **settings))
+    made = _recommended(method)
+    if settings.get("target_density") is None:
+        return replace(made, settings=replace(made.settings, **settings))
+    fields = {
+        **vars(made.settings),
+        "free_fraction": 0.5,
+        "refit": 0.2,
+        "refit_temperature_factor": 10.0,
+        **settings,
+    }
+    return replace(made, settings=PhasedSettings(**fields))
+
+
+def _recommended(method: str) -> Recipe:
+    """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
+    start = Initial()
+    options = {"relaxation": RELAXATION} if method == "lbbnn" else {}
+    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical", family_options=options)
+
+
+def _paper(method: str, architecture: str) -> Recipe:
+    """The published start and schedule. LBBNN's logits start and move as LBBNN-LRT's: see the tables."""
+    start = replace(_PAPER, inclusion_logit=_LOGITS[architecture])
+    if architecture == "fc" and method != "lrt":
+        start = replace(start, mean=_SMALL)
+    dense_start = replace(start, mean=_SMALL) if method == "flow" else start
+    milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
+    settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
+    options = {"relaxation": PAPER_RELAXATION} if method == "lbbnn" else {}
+    return Recipe("paper", method, start, dense_start, settings, "spike_slab", family_options=options)

@@ -1,0 +1,220 @@
+"""K replicates of one objective, as one program: stacked parameters under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from sparsebnn.checks import (
+    check_finite,
+    check_positive,
+    check_probability,
+    check_scale,
+    check_tensor,
+    invalid,
+)
+from sparsebnn.kernels import noise as kernels
+from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
+from sparsebnn.nn.passes import ClosedPass, noise_size
+from sparsebnn.random import counter
+from sparsebnn.random.noise import NoiseBuffer, NoiseSize
+from sparsebnn.training.objective import Batch, Objective, Parts
+
+__all__ = ["Replicates"]
+
+_NORMAL = counter.stream_id("training normal")
+_LOGISTIC = counter.stream_id("training logistic")
+
+
+class Replicates:
+    """The state of K replicates: what is trained, what differs, and what all share.
+
+    Initialisation, data order and noise of a replicate depend on its seed alone, so replicate k is
+    the same alone, among ten or among a hundred. ``start`` is ``"seed"``, ``"given"`` (the values the
+    objective has) or a network for each replicate. ``per_replicate`` gives buffers (by the end of their name,
+    such as ``prior.inclusion_prob``) one value per replicate.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        seeds: Sequence[int],
+        device: torch.device,
+        per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
+        start: str | Sequence[nn.Module] = "seed",
+    ) -> None:
+        self.seeds = list(seeds)
+        self.objective = copy.deepcopy(objective)
+        for _, layer in bayesian_layers(self.objective):
+            layer.train()
+        stacked: dict[str, list[Tensor]] = {}
+        for k, seed in enumerate(self.seeds):
+            self._begin(start, k, seed)
+            for name, parameter in self.objective.named_parameters():
+                stacked.setdefault(name, []).append(parameter.detach().clone())
+        self.objective.to(device)
+        self.parameters = {name: torch.stack(ps).to(device) for name, ps in stacked.items()}
+        self.frozen = {n for n, p in self.objective.named_parameters() if not p.requires_grad}
+        self.shared = dict(self.objective.named_buffers())
+        self.varied = self._per_replicate(per_replicate or {})
+        for name in self.varied:
+            del self.shared[name]
+        self.seed_tensor = counter.seed_tensor(self.seeds, device)
+        self.dtype = next(iter(self.parameters.values())).dtype
+        self.size = NoiseSize(0, 0)
+        # Of each replicate's inclusions, where they are no posterior probabilities.
+        self.remarks: list[str | None] = [None] * len(self)
+        if len(self) == 1:
+            # A single replicate runs as the ordinary module it is; its parameters are the stack's.
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+            for name, value in self.varied.items():
+                _owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
+
+    def _begin(self, start: str | Sequence[nn.Module], k: int, seed: int) -> None:
+        """Put the template where replicate k starts."""
+        if start == "seed":
+            initialize(self.objective, seed)
+        elif not isinstance(start, str):
+            self.objective.network.load_state_dict(start[k].state_dict())
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """The stacked parameters that training moves."""
+        return {n: p for n, p in self.parameters.items() if n not in self.frozen}
+
+    def _per_replicate(self, per_replicate: Mapping[str, Sequence[float] | Tensor]) -> dict[str, Tensor]:
+        varied: dict[str, Tensor] = {}
+        for ending, values in per_replicate.items():
+            names = [n for n in self.shared if n == ending or n.endswith(f".{ending}")]
+            if not names:
+                known = sorted({".".join(n.split(".")[-2:]) for n in self.shared})
+                expected = "the name of a buffer, such as " + ", ".join(known[:6])
+                raise invalid("per_replicate", "train", expected, repr(ending))
+            column = check_tensor(values, f"per_replicate[{ending}]", "train")
+            if ending.endswith("inclusion_prob"):
+                check_probability(column, f"per_replicate[{ending}]", "train", self.shared[names[0]].dtype)
+            elif ending.endswith("relaxation"):
+                check_positive(column, f"per_replicate[{ending}]", "train", dtype=self.shared[names[0]].dtype)
+            elif ending.endswith("std"):
+                check_scale(column, f"per_replicate[{ending}]", "train", self.shared[names[0]].dtype)
+            elif ending.endswith("mean"):
+                check_finite(column, f"per_replicate[{ending}]", "train", "")
+            if column.shape[:1] != (len(self),):
+                expected = f"one value per replicate ({len(self)})"
+                raise invalid(f"per_replicate[{ending}]", "train", expected, f"shape {tuple(column.shape)}")
+            for name in names:
+                like = self.shared[name]
+                shape = (len(self), *like.shape)
+                entry = column.reshape(len(self), *column.shape[1:], *[1] * (like.dim() + 1 - column.dim()))
+                varied[name] = entry.to(device=like.device, dtype=like.dtype).expand(shape).contiguous()
+        return varied
+
+    def make_per_replicate(self, ending: str) -> None:
+        """Give every replicate its own copy of the buffers with that ending, at their present values."""
+        for name in [n for n in self.shared if n == ending or n.endswith(f".{ending}")]:
+            value = self.shared.pop(name)
+            self.varied[name] = value.expand(len(self), *value.shape).contiguous()
+            if len(self) == 1:
+                owner, last = _owner_of(self.objective, name)
+                owner.register_buffer(last, self.varied[name][0])
+
+    def measure(self, x: Tensor) -> NoiseSize:
+        """Find out how much noise a step on a batch like ``x`` takes, and remember it."""
+        if len(self) > 1:
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+        self.size = noise_size(self.objective.network, x)
+        return self.size
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All state that :meth:`gradients` and :meth:`noise` read, by kind and name."""
+        return {
+            "trained": self.trained,
+            "frozen": {n: self.parameters[n] for n in sorted(self.frozen)},
+            "varied": self.varied,
+            "shared": self.shared,
+            "random": {"seeds": self.seed_tensor},
+        }
+
+    def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The noise of a step, one row per replicate."""
+        normal = kernels.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
+        logistic = kernels.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
+        return normal, logistic
+
+    def gradients(
+        self,
+        state: dict[str, dict[str, Tensor]],
+        batch: Batch,
+        beta: Tensor,
+        noise: tuple[Tensor, Tensor],
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
+
+        def loss(
+            trained: dict[str, Tensor],
+            frozen: dict[str, Tensor],
+            varied: dict[str, Tensor],
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor,
+            scale: Tensor,
+            normal: Tensor,
+            logistic: Tensor,
+        ) -> tuple[Tensor, Parts]:
+            everything = {**trained, **frozen, **varied, **state["shared"]}
+            one = Batch(x, y, weight, batch.rows)
+            given = (one, scale, NoiseBuffer(normal, logistic))
+            # A module under two names is one module; tying would swap its tensors twice.
+            parts = functional_call(self.objective, everything, given, tie_weights=False)
+            return parts.loss, parts
+
+        stacked = (state["trained"], state["frozen"], state["varied"])
+        gradients, (_, parts) = vmap(grad_and_value(loss, has_aux=True))(
+            *stacked, batch.x, batch.y, batch.weight, beta, *noise
+        )
+        return gradients, parts
+
+    def gradients_single(
+        self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """As :meth:`gradients` for one replicate, without the machinery."""
+        one = Batch(batch.x[0], batch.y[0], batch.weight[0], batch.rows)
+        parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
+        named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
+        # A parameter that the network does not use has a gradient of 0, as it has among several.
+        with ClosedPass():
+            gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
+        stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
+        return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
+
+    def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
+        """Replicate k as an ordinary objective (network and likelihood) of its own.
+
+        ``stacked`` holds parameters and varied buffers of an earlier moment, in the place of those of now.
+        """
+        values = {**self.parameters, **self.varied, **(stacked or {})}
+        one = copy.deepcopy(self.objective)
+        with torch.no_grad():
+            for name, parameter in one.named_parameters():
+                parameter.data = values[name][k].to(parameter.device, copy=True)
+            for name in self.varied:
+                owner, last = _owner_of(one, name)
+                owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
+        # A network that was trained before may bring a mark of then.
+        setattr(one.network, NO_POSTERIOR, self.remarks[k])
+        return one.eval()
+
+
+def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that holds a buffer, and the buffer's own name."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last

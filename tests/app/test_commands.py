@@ -1,0 +1,457 @@
+"""``sparsebnn fit | predict | info`` on awkward files: the right result or one clear line, no traceback."""
+
+import csv
+import functools
+import io
+import json
+import pickle
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sparsebnn.app.cli import _app
+from sparsebnn.app.commands import progress, running
+from sparsebnn.app.commands.reading import read_table, spellings
+from sparsebnn.app.commands.splitting import posed
+from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators import Encoder
+
+QUICK = ["--epochs", "8", "--replicates", "2", "--quiet"]
+
+
+def call(*words, **options):
+    return CliRunner().invoke(_app(), [str(word) for word in words], **options)
+
+
+def awkward(path, rows=80, seed=0):
+    """Strings, gaps, a date, a constant, five columns of one name, two spellings of a class."""
+    rng = np.random.RandomState(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "town", "joined", "flat", "x", "x", "x", "x", "x", "outcome"])
+        for _ in range(rows):
+            age, town = rng.randint(20, 80), rng.choice(["Oslo", "Bærum", ""])
+            yes = rng.choice(["Yes", "yes "], p=[0.8, 0.2])
+            row = [age if rng.rand() > 0.1 else "NA", town, f"2020-0{rng.randint(1, 9)}-11", 7]
+            writer.writerow([*row, *rng.randn(5).round(3), yes if age > 45 else "no"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    done = call("fit", awkward(folder / "p.csv"), "--target", "outcome", "--out", folder / "run", *QUICK)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_an_awkward_file_is_fitted(run):
+    record = json.loads((run / "run" / "record.json").read_text(encoding="utf-8"))
+    assert record["classes"] == ["Yes", "no"]
+    assert record["notes"] == [
+        "the labels 'Yes', 'yes' are taken as one class: 'Yes'",
+        "column 'flat' is left out: always the same",
+    ]
+    kinds = {c["name"]: c["kind"] for c in record["data"]["columns"]}
+    assert kinds == {
+        "age": "number", "town": "category", "joined": "date", "flat": "dropped",
+        "x": "number", "x.2": "number", "x.3": "number", "x.4": "number", "x.5": "number",
+    }  # fmt: skip
+    assert record["data"]["train_rows"] + record["data"]["test_rows"] == 80
+    for measures in (record["metrics"]["average"], record["metrics"]["median"]):
+        for figure in measures.values():
+            assert figure["low"] <= figure["value"] + 1e-9
+    assert [b["name"] for b in record["baselines"]] == [
+        "majority",
+        "logistic regression",
+        "gradient boosting",
+    ]
+    assert len(record["certain"]) == len(record["uncertain"]) == 5
+    sizes = record["network"]["layers"]
+    assert all(e[1] < sizes[e[0]] and e[2] < sizes[e[0] + 1] for e in record["network"]["edges"])
+    assert len(record["inputs"]) == 9
+
+
+def test_predictions_of_the_folder_and_of_the_command_agree(run):
+    done = call("predict", run / "run", run / "p.csv")
+    assert done.exit_code == 0
+    new = list(csv.DictReader(done.output.splitlines()))
+    with (run / "run" / "predictions.csv").open(encoding="utf-8") as file:
+        for held in csv.DictReader(file):
+            assert new[int(held["row"]) - 1]["probability of no"] == held["probability of no"]
+
+
+def test_predicting_from_standard_input_to_a_file(run):
+    text = (run / "p.csv").read_text(encoding="utf-8")
+    out = run / "predicted.csv"
+    assert call("predict", run / "run" / "model.safetensors", "-", "--out", out, input=text).exit_code == 0
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 81
+    again = call("predict", run / "run", run / "p.csv", "--out", out)
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+
+
+def test_info_says_what_the_model_is(run):
+    assert "SparseBNNClassifier: 2 classes: Yes, no" in call("info", run / "run").output
+    assert json.loads(call("info", run / "run", "--json").output)["class"] == "SparseBNNClassifier"
+
+
+def test_an_existing_folder_is_kept_without_force(run):
+    before = (run / "run" / "record.json").read_bytes()
+    words = ["fit", run / "p.csv", "--target", "outcome", "--out", run / "run", *QUICK]
+    refused = call(*words)
+    assert refused.exit_code == 1
+    assert "exists already. Choose another --out, or --force to replace it." in refused.stderr
+    assert (run / "run" / "record.json").read_bytes() == before
+    assert call(*words, "--force", "--seed", "1").exit_code == 0
+    assert (run / "run" / "record.json").read_bytes() != before
+    assert not list(run.glob(".run.*"))
+
+
+def test_force_replaces_run_folders_only(run, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine", encoding="utf-8")
+    done = call("fit", run / "p.csv", "--target", "outcome", "--out", tmp_path, "--force", *QUICK)
+    assert done.exit_code == 1
+    assert (tmp_path / "precious.txt").exists()
+
+
+def test_a_number_is_a_regression_with_intervals(tmp_path):
+    rng = np.random.RandomState(0)
+    x = rng.randn(60, 2)
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, 0] + 0.1 * rng.randn(60))
+    done = call("fit", tmp_path / "d.npz", "--target", "y", "--out", tmp_path / "r", "--json", *QUICK)
+    record = json.loads(done.output)
+    assert record["task"] == "regression"
+    assert record["calibration"]["level"] == [0.5, 0.8, 0.9, 0.95]
+    rows = list(csv.DictReader(call("predict", tmp_path / "r", tmp_path / "d.npz").output.splitlines()))
+    assert all(float(r["low (5%)"]) < float(r["prediction"]) < float(r["high (95%)"]) for r in rows)
+
+
+BAD = {
+    "empty": (b"", "is empty. Give a file with a header line and rows."),
+    "header only": (b"a,b,y\n", "has a header and no rows. Give at least one row."),
+    "one row": (b"a,y\n1,2\n", "must be of at least 10 rows with a target. Got 1 row instead."),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as CSV: it holds binary data."),
+    "ragged": (b"a,b,y\n1,2,3\n1,2\n", "row 3 has 2 cells and the header 3."),
+    "pickle": (pickle.dumps({"y": 1}), "cannot be read as CSV"),
+    "a quote too many": (
+        b'a,y\n"1,2\n' + b"1,2\n" * 40_000,
+        "(131072). Check the file's quotes: one may not be closed.",
+    ),
+    "no target": (b"a,b\n" + b"1,2\n" * 20, "The 'target' of sparsebnn fit must be one of 'a', 'b'. Got 'y'"),
+    "target twice": (b"a,y,y\n" + b"1,2,3\n" * 20, "must be the name of one column."),
+    "one class": (b"a,y\n" + b"1,no\n" * 20, "must be of at least 2 classes. Got 'no' in all rows instead."),
+    "only a target": (b"y\n" + b"1\n2\n" * 20, "must be of at least one column beside the target."),
+    "no labels": (b"a,y\n" + b"1,\n" * 20, "must be of at least 10 rows with a target. Got 0 rows instead."),
+    "own classes": (
+        b"a,y\n" + b"".join(b"1,word%d\n" % i for i in range(12)),
+        "must be of classes with several rows. Got 12 classes in 12 rows instead.",
+    ),
+    "infinite": (b"a,y\n" + b"inf,no\n1,yes\n" * 20, "must be finite. Got infinity instead."),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_give_one_line(name, tmp_path):
+    content, message = BAD[name]
+    path = tmp_path / "d.csv"
+    path.write_bytes(content)
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *QUICK)
+    assert done.exit_code == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert message in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv. Check the path."),
+        (["predict", "nowhere", "d.csv"], "There is no estimator at nowhere."),
+        (["info", "nowhere"], "There is no estimator at nowhere."),
+        (
+            ["predict", "new.csv", "run"],
+            "The 'model' of the command must be a run folder or its model.safetensors. "
+            "Got 'new.csv' instead. The model comes first, then the rows.",
+        ),
+    ],
+)
+def test_missing_files_give_one_line(words, message):
+    done = call(*words)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--task", "guess", "The 'task' of sparsebnn fit must be one of 'auto',"),
+        ("--family", "flo", "The 'family' of sparsebnn fit must be one of 'lrt',"),
+        ("--epochs", "0", "The 'epochs' of sparsebnn fit must be a whole number of at least 1. Got 0"),
+        ("--replicates", "0", "The 'replicates' of sparsebnn fit must be a whole number of at least 1."),
+        ("--time-budget", "-1", "The 'time-budget' of sparsebnn fit must be positive seconds. Got -1.0"),
+        ("--test-share", "2", "The 'test-share' of sparsebnn fit must be strictly between 0 and 1."),
+        ("--seed", "-1", "The 'seed' of sparsebnn fit must be between 0 and"),
+        ("--device", "tpu", "The 'device' of sparsebnn fit must be one of 'auto', 'cpu', 'cuda'."),
+    ],
+)
+def test_options_are_checked_before_the_file_is_read(option, value, message):
+    """There is no such file, and that is not what is said."""
+    done = call("fit", "nowhere.csv", "--target", "y", option, value)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_new_rows_without_a_column_are_refused(run, tmp_path):
+    (tmp_path / "new.csv").write_text("age,town\n3,Oslo\n", encoding="utf-8")
+    done = call("predict", run / "run", tmp_path / "new.csv")
+    assert done.exit_code == 1
+    assert "must be all columns of training. Got none named 'joined', 'flat'" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["a;b;y\n1;2;x\n", "a\tb\ty\n1\t2\tx\n", "\ufeffa,b,y\r\n1,2,x\r\n"])
+def test_other_separators_and_line_ends(text, tmp_path):
+    (tmp_path / "d.csv").write_bytes(text.encode())
+    assert read_table(str(tmp_path / "d.csv")).names == ("a", "b", "y")
+
+
+def test_labels_of_numbers_are_left_alone():
+    assert spellings(np.array([1, 2]))[1] == []
+
+
+CELLS = st.one_of(
+    st.sampled_from(
+        ["", "NA", "1", "-2.5", "1e300", "yes", "Yes ", "2020-02-30", "2020-01-01", "inf", "é", "0"]
+    ),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=4),
+)
+
+
+@given(st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=25), st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_frame_is_encoded_or_refused_in_words(tmp_path_factory, rows, again):
+    """Whatever the cells: a finite matrix that a JSON round trip repeats, or InvalidInput."""
+    path = tmp_path_factory.mktemp("frames") / "d.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "a", "y"], *rows])
+    try:
+        problem = posed(read_table(str(path)), "y", "auto", 0.25, 0)
+        encoder = Encoder.learned(problem.inputs, np.ones(len(problem.y)))
+        encoded = encoder.transform(problem.inputs)
+    except InvalidInput:
+        return
+    assert np.isfinite(encoded).all()
+    assert set(problem.training).isdisjoint(problem.test)
+    assert len(problem.training) + len(problem.test) == len(problem.y)
+    if problem.task == "classification":
+        assert set(problem.y[problem.test]) <= set(problem.y[problem.training])
+    if again:
+        restored = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+        assert (restored.transform(problem.inputs) == encoded).all()
+
+
+@pytest.mark.slow
+@given(st.integers(0, 10_000), st.integers(10, 30), st.sampled_from(["a", "b", "c"]))
+@settings(max_examples=15, deadline=None)
+def test_any_generated_frame_is_fitted_and_predicted(tmp_path_factory, seed, rows, target):
+    rng, folder = np.random.RandomState(seed), tmp_path_factory.mktemp("fits")
+    pools = [["u", "v", ""], ["1", "2", "3.5", "NA"], ["2020-01-01", "2021-05-05"], ["7"]]
+    columns = [rng.choice(pools[rng.randint(4)], rows) for _ in range(3)]
+    with (folder / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "b", "c"], *zip(*columns)])
+    try:
+        running.fit(str(folder / "d.csv"), target, folder / "r", quiet=True, epochs=2, replicates=1)
+    except InvalidInput:
+        return
+    running.predict(folder / "r", str(folder / "d.csv"), folder / "p.csv")
+    assert len((folder / "p.csv").read_text(encoding="utf-8").splitlines()) == rows + 1
+
+
+def test_the_parquet_reader_says_what_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "polars", None)
+    (tmp_path / "d.parquet").write_bytes(b"PAR1")
+    done = call("fit", tmp_path / "d.parquet", "--target", "y")
+    assert "Reading .parquet needs polars: pip install 'sparsebnn[parquet]'" in done.stderr
+
+
+def _as_parquet(path, target):
+    """The CSV's rows as polars writes them, with types of their own."""
+    import polars as pl
+
+    frame = pl.read_csv(path, null_values=["NA", ""], infer_schema_length=None)
+    frame = frame.with_columns(pl.col("joined").str.to_date(), pl.col("town").cast(pl.Categorical))
+    frame.write_parquet(target)
+    return target
+
+
+def test_parquet_says_what_the_same_rows_say_as_csv(tmp_path):
+    plain = awkward(tmp_path / "p.csv")
+    path = _as_parquet(plain, tmp_path / "p [1].parquet")
+    for file, out in ((plain, "plain"), (path, "run")):
+        done = call("fit", file, "--target", "outcome", "--out", tmp_path / out, *QUICK)
+        assert done.exit_code == 0, done.output
+    of_csv, of_parquet = (json.loads((tmp_path / f / "record.json").read_text()) for f in ("plain", "run"))
+    kinds = [{c["name"]: c["kind"] for c in r["data"]["columns"]} for r in (of_csv, of_parquet)]
+    assert list(kinds[0].values()) == list(kinds[1].values())
+    assert of_parquet["metrics"]["average"]["accuracy"] == of_csv["metrics"]["average"]["accuracy"]
+    done = call("predict", tmp_path / "run", path, "--out", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()) == 81
+
+
+def test_a_file_that_is_not_parquet(tmp_path):
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
+    done = call("fit", tmp_path / "d.parquet", "--target", "y")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {tmp_path / 'd.parquet'} cannot be read as Parquet: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_line_on_a_terminal(tmp_path, monkeypatch):
+    """What a terminal receives: a bar of epochs with figures, then the other stages, then nothing."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(running, "stages", functools.partial(progress.stages, console=console))
+    # Fast machines would skip frames: every refresh is drawn.
+    monkeypatch.setattr(progress.Stages, "on_epoch_end", _drawn(progress.Stages.on_epoch_end))
+    path = awkward(tmp_path / "p.csv")
+    running.fit(str(path), "outcome", tmp_path / "run", epochs=4, replicates=2)
+    seen = screen.getvalue()
+    assert "training" in seen
+    assert "━" in seen
+    assert re.search(r"nll \d\.\d{3}  density \d\.\d\d", seen)
+
+
+def _drawn(method):
+    def wrapped(self, run, epoch):
+        method(self, run, epoch)
+        self.progress.refresh()
+
+    return wrapped
+
+
+@pytest.mark.parametrize("words", [[], ["--quiet"], ["--json"]])
+def test_nothing_moves_where_there_is_no_terminal(tmp_path, words):
+    path = awkward(tmp_path / "p.csv")
+    few = ["--epochs", "2", "--replicates", "2"]
+    done = call("fit", path, "--target", "outcome", "--out", tmp_path / "run", *few, *words)
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output + done.stderr
+    assert "training" not in done.stderr
+    if words == ["--json"]:
+        assert json.loads(done.stdout)["task"] == "classification"
+    if words == ["--quiet"]:
+        assert done.stdout == ""
+
+
+def test_quiet_shows_nothing_on_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with progress.stages(True, console) as shown:
+        assert shown is None
+    assert console.file.getvalue() == ""
+
+
+# -- the command in the record --------------------------------------------------------------------------
+
+
+def _without_clock(record):
+    return {name: value for name, value in record.items() if name not in ("seconds", "commit")}
+
+
+def test_the_recorded_command_does_the_same_again(tmp_path, monkeypatch):
+    """Every option that matters is there, quoted for a shell."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.RandomState(0).randn(60, 2)
+    (tmp_path / "my data").mkdir()
+    with (tmp_path / "my data" / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        label = np.where(x[:, 0] > 0, "1", "2")
+        csv.writer(file).writerows([["a", "b", "it's y"], *zip(*x.T, label)])
+    words = ["--task", "regression", "--family", "dense", "--epochs", "3", "--replicates", "2"]
+    words += ["--test-share", "0.3", "--device", "cpu", "--seed", "5", "--out", "runs/first"]
+    done = call("fit", "my data/d.csv", "--target", "it's y", *words, "--json")
+    first = json.loads(done.stdout)
+    assert first["command"] == (
+        """sparsebnn fit 'my data/d.csv' --target 'it'"'"'s y' --out runs/first --task regression """
+        "--family dense --epochs 3 --replicates 2 --test-share 0.3 --device cpu --seed 5"
+    )
+    typed = shlex.split(first["command"])[1:]
+    refused = call(*typed)
+    assert refused.exit_code == 1
+    assert "runs/first exists already" in refused.stderr
+    again = call(*typed, "--force", "--json")
+    assert _without_clock(json.loads(again.stdout)) == _without_clock(first)
+
+
+def test_options_at_their_defaults_are_not_in_the_command(monkeypatch):
+    told = []
+    monkeypatch.setattr(running, "fit", lambda *words, command, **more: told.append(command))
+    call("fit", "-", "--target", "y", "--seed", "0", "--force", "--quiet")
+    call("fit", "d.csv", "--target", "y", "--time-budget", "2.5", "--quiet")
+    assert told == ["sparsebnn fit - --target y", "sparsebnn fit d.csv --target y --time-budget 2.5"]
+
+
+def test_a_model_without_columns_says_so(tmp_path):
+    x = np.random.RandomState(0).randn(60)
+    with (tmp_path / "d.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["a", "y"], *zip(x, ["u", "v"] * 30)])
+    done = call("fit", tmp_path / "d.csv", "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
+    assert "Columns in use: 0 of 1: none\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Größe, cm, x, y, z";b;y\n1,5;2;u\n',
+        "sep=;\na;b;y\n1,5;2;u\n",
+        "sep=,\r\na,b,y\r\n1.5,2,u\r\n",
+        "sep=;\ra;b;y\r1,5;2;u\r",
+        "a,b,y\r1.5,2,u\r",
+    ],
+)
+def test_separators_are_those_outside_quotes(text, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_bytes(text.encode())
+    table = read_table(str(path))
+    assert len(table.names) == 3
+    assert [values.tolist()[0] for values in table.values] == [1.5, 2.0, "u"]
+
+
+def test_codes_with_underscores_are_words(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("code,y\n2000_01,u\n2000_02,v\n", encoding="utf-8")
+    assert read_table(str(path)).values[0].tolist() == ["2000_01", "2000_02"]
+    frame = Encoder.learned(read_table(str(path)), np.ones(2))
+    assert frame.columns[0].kind == "category"
+
+
+def test_a_row_of_empty_cells_is_a_row(tmp_path):
+    """Else predictions would not be those of their rows; a line with nothing on it is none."""
+    path = tmp_path / "d.csv"
+    path.write_text("a,b\n1,u\n,\n\n  \n3,v\n", encoding="utf-8")
+    first, second = read_table(str(path)).values
+    assert np.isnan(first[1])
+    assert [first[0], first[2]] == [1.0, 3.0]
+    assert second.tolist() == ["u", None, "v"]
+
+
+def test_a_reader_that_has_seen_enough(run):
+    """``sparsebnn predict run rows.csv | head -1``: no complaint."""
+    words = [sys.executable, "-m", "sparsebnn", "predict", str(run / "run"), str(run / "many.csv")]
+    rows = (run / "p.csv").read_text(encoding="utf-8").splitlines()
+    (run / "many.csv").write_text("\n".join([rows[0], *rows[1:] * 300]) + "\n", encoding="utf-8")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("row,")
+        process.stdout.close()
+        told = process.stderr.read()
+    assert (process.returncode, told) == (0, "")

@@ -1,0 +1,486 @@
+"""What ``sparsebnn fit | predict | info`` must not do: guess in silence, lose files, show tracebacks."""
+
+import csv
+import json
+import re
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from scipy.stats import binomtest
+from typer.testing import CliRunner
+
+from sparsebnn import metrics
+from sparsebnn.app import cli
+from sparsebnn.app.commands import measuring, running, writing
+from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.splitting import posed
+from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators import storing
+from sparsebnn.io import storage
+from sparsebnn.training import Interrupted
+
+TINY = ["--epochs", "2", "--replicates", "1"]
+
+
+def call(*words, **options):
+    return CliRunner().invoke(cli._app(), [str(word) for word in words], **options)
+
+
+def write(path, header, rows, delimiter=","):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+    return path
+
+
+def numbers(rows=60, seed=0):
+    return np.random.RandomState(seed).randn(rows).round(3)
+
+
+def refused(done, message):
+    assert done.exit_code == 1, done.output
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory):
+    """A run whose column of codes says everything: 001 is 'hi'."""
+    folder = tmp_path_factory.mktemp("coded")
+    codes = np.random.RandomState(1).choice(["001", "002", "A1"], 60)
+    rows = zip(codes, numbers(), np.where(codes == "001", "hi", "lo"))
+    data = write(folder / "codes.csv", ["code", "b", "y"], rows)
+    words = ["--epochs", "60", "--replicates", "1", "--quiet"]
+    done = call("fit", data, "--target", "y", "--out", folder / "run", *words)
+    assert done.exit_code == 0, done.output
+    return folder / "run"
+
+
+# -- a row means the same in every file ---------------------------------------------------------------
+
+
+def test_a_row_is_predicted_alike_in_every_file(coded, tmp_path):
+    alone = write(tmp_path / "1.csv", ["code", "b"], [["001", "0.0"]])
+    beside = write(tmp_path / "2.csv", ["code", "b"], [["001", "0.0"], ["A1", "0.0"]])
+    outputs = [call("predict", coded, file).output.splitlines() for file in (alone, beside)]
+    one, two = (next(csv.DictReader(lines)) for lines in outputs)
+    assert one.pop("prediction") == two.pop("prediction") == "hi"
+    assert {k: float(v) for k, v in one.items()} == pytest.approx({k: float(v) for k, v in two.items()})
+
+
+def test_words_that_training_did_not_have_are_told(coded, tmp_path):
+    """On standard error, so the predictions stay a table; words of training and gaps are no news."""
+    rows = [["a1", "0.0"], ["a1", "1.0"], ["001", "0.0"], ["", "0.0"], *([f"b{i}", "0.0"] for i in range(5))]
+    done = call("predict", coded, write(tmp_path / "new.csv", ["code", "b"], rows))
+    assert done.exit_code == 0
+    assert len(list(csv.DictReader(done.stdout.splitlines()))) == len(rows)
+    assert done.stderr == (
+        "Note: column 'code' has words that did not occur in training: 'a1', 'b0', 'b1', 'b2', 'b3', … "
+        "(in 7 of 9 rows); 'A1' did, so look at the capitals.\n"
+    )
+    assert call("predict", coded, write(tmp_path / "old.csv", ["code", "b"], [["A1", ""]])).stderr == ""
+
+
+def test_semicolons_between_cells_mean_decimal_commas(tmp_path):
+    rows = [["1,5", "a,b"], ["2", "c"], ["NA", "d"]]
+    table = read_table(str(write(tmp_path / "d.csv", ["x", "word"], rows, ";")))
+    assert table.values[0][:2].tolist() == [1.5, 2.0]
+    assert table.values[1].tolist() == ["a,b", "c", "d"]
+    table = read_table(str(write(tmp_path / "d.tsv", ["x", "word"], rows, "\t")))
+    assert table.values[0].tolist() == ["1,5", "2", None]
+
+
+# -- the target ---------------------------------------------------------------------------------------
+
+
+def problem(tmp_path, cells, task="auto", delimiter=","):
+    path = write(tmp_path / "d.csv", ["a", "y"], zip(numbers(len(cells)), cells), delimiter)
+    return posed(read_table(str(path), target="y"), "y", task, 0.2, 0)
+
+
+def test_words_such_as_none_are_classes(tmp_path):
+    posed_ = problem(tmp_path, ["none", "mild", "severe", "NA", ""] * 12)
+    assert sorted(set(posed_.y)) == ["NA", "mild", "none", "severe"]
+    assert len(posed_.y) == 48
+    assert posed_.notes == (
+        "12 rows have no y and are left out",
+        "'none' is taken as a class (12 rows): empty its cells if it means missing",
+        "'NA' is taken as a class (12 rows): empty its cells if it means missing",
+    )
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--json", "--quiet"]])
+def test_notes_are_in_the_json_and_the_record(tmp_path, words):
+    rows = zip(numbers(), [7] * 60, ["none", "mild", ""] * 20)
+    path = write(tmp_path / "d.csv", ["a", "flat", "y"], rows)
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY, *words)
+    told = json.loads(done.stdout)["notes"]
+    assert told == json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))["notes"]
+    assert told == [
+        "20 rows have no y and are left out",
+        "'none' is taken as a class (20 rows): empty its cells if it means missing",
+        "column 'flat' is left out: always the same",
+    ]
+    assert "flat" not in done.stderr
+
+
+def test_every_column_that_is_left_out_is_named(tmp_path):
+    rows = zip(numbers(), [7] * 60, [f"id{i}" for i in range(60)], [""] * 60, ["u", "v"] * 30)
+    path = write(tmp_path / "d.csv", ["a", "flat", "id", "void", "y"], rows)
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY)
+    assert done.exit_code == 0, done.output
+    told = [line for line in done.stderr.splitlines() if line.startswith("Note: ")]
+    assert [line.split("'")[1] for line in told] == ["flat", "id", "void"]
+    assert "Note: column 'flat' is left out: always the same." in told
+
+
+def test_what_the_estimator_notes_is_noted_once(tmp_path, monkeypatch):
+    """Its sentences become notes; a column that they name is not named again."""
+
+    class Noting(running.SparseBNNClassifier):
+        def fit(self, *data):
+            super().fit(*data)
+            self.notes_ = ["Column 'flat' is left out: no news.", "The training was cut short."]
+            warnings.warn("Column 'flat' is left out.", UserWarning, stacklevel=2)
+            return self
+
+    monkeypatch.setattr(running, "SparseBNNClassifier", Noting)
+    path = write(tmp_path / "d.csv", ["a", "flat", "y"], zip(numbers(), [7] * 60, ["u", "v"] * 30))
+    record = running.fit(str(path), "y", tmp_path / "r", quiet=True, epochs=2, replicates=1)
+    assert record["notes"] == ["column 'flat' is left out: no news", "the training was cut short"]
+
+
+def test_a_word_among_numbers_stops_the_fit(tmp_path):
+    prices = [f"{v:.1f}" for v in numbers(60)]
+    prices[3], prices[8], prices[9] = "unknown", "$1,000", "unknown"
+    path = write(tmp_path / "d.csv", ["a", "y"], zip(numbers(), prices))
+    refused(
+        call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY),
+        "Error: The 'target' of sparsebnn fit must be numbers for a regression. "
+        "Got 'unknown' (2×), '$1,000' (1×) instead. Correct those cells or leave them empty; "
+        "--task classification takes each value as a class.",
+    )
+    assert problem(tmp_path, prices, "classification").task == "classification"
+
+
+@pytest.mark.parametrize("form", ["${:,.0f}", "{:.1f} %", "€{:.2f}"])
+def test_numbers_written_for_people_are_not_classes(tmp_path, form):
+    with pytest.raises(InvalidInput, match="must be numbers for a regression"):
+        problem(tmp_path, [form.format(1000 * v) for v in numbers()])
+
+
+def test_gaps_among_numbers_are_gaps(tmp_path):
+    cells = [str(v) for v in numbers()]
+    cells[2], cells[5] = "NA", ""
+    found = problem(tmp_path, cells)
+    assert found.task == "regression"
+    assert found.notes == ("2 rows have no y and are left out",)
+    assert found.y.tolist() == [float(c) for i, c in enumerate(cells) if i not in (2, 5)]
+    cells[2] = "none"
+    with pytest.raises(InvalidInput, match="Got 'none'"):
+        problem(tmp_path, cells)
+
+
+@pytest.mark.parametrize("cells", [["1", "2", "3", "4+"], ["low", "10.5"], ["2024", "x"]])
+def test_few_values_and_words_are_classes(tmp_path, cells):
+    found = problem(tmp_path, cells * 15)
+    assert (found.task, sorted(set(found.y))) == ("classification", sorted(cells))
+
+
+def test_a_name_that_looks_like_a_second_one(tmp_path):
+    x = numbers()
+    path = write(tmp_path / "d.csv", ["a", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
+    for target, shift in (("score", 1.0), ("score.2", 2.0)):
+        found = posed(read_table(str(path), target=target), target, "auto", 0.2, 0)
+        assert np.allclose(found.y, x + shift)
+    path = write(tmp_path / "d.csv", ["score", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
+    found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
+    assert np.allclose(found.y, x + 2.0)
+    with pytest.raises(InvalidInput, match=r"must be the name of one column\. Got 'score', twice or more,"):
+        read_table(str(path), target="score")
+
+
+# -- files that are not ours --------------------------------------------------------------------------
+
+
+def fit_again(folder, data, *words):
+    return call("fit", data, "--target", "y", "--out", folder, "--force", "--quiet", *TINY, *words)
+
+
+def test_force_replaces_what_fit_writes_and_nothing_else(coded, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(coded, run)
+    data = shutil.copy(coded.parent / "codes.csv", run / "input.csv")
+    (run / "notes").mkdir()
+    (run / "notes" / "mine.txt").write_text("mine", encoding="utf-8")
+    before = {name: (run / name).read_bytes() for name in writing.FILES}
+    assert fit_again(run, data).exit_code == 0
+    assert all((run / name).read_bytes() != content for name, content in before.items())
+    assert (run / "notes" / "mine.txt").read_text(encoding="utf-8") == "mine"
+    assert sorted(p.name for p in run.iterdir()) == sorted([*writing.FILES, "input.csv", "notes"])
+    refused(fit_again(run, run / "predictions.csv"), "must be no file that is replaced in")
+
+
+def test_a_run_into_the_folder_one_stands_in(coded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = fit_again(".", coded.parent / "codes.csv")
+    assert done.exit_code == 0, done.output
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(writing.FILES)
+
+
+@pytest.mark.parametrize("out", ["file/run", "x" * 250])
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(coded, tmp_path, monkeypatch, out):
+    monkeypatch.setattr(running, "read_table", None)  # the work
+    (tmp_path / "file").write_text("a file", encoding="utf-8")
+    data = coded.parent / "codes.csv"
+    done = call("fit", data, "--target", "y", "--out", tmp_path / out)
+    refused(done, "Choose another --out.")
+    assert "cannot be written (" in done.stderr
+    refused(call("predict", coded, data, "--out", tmp_path / out), "cannot be written (")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_predicting_into_a_folder_leaves_nothing(coded, tmp_path):
+    (tmp_path / "o").mkdir()
+    words = ["predict", coded, coded.parent / "codes.csv", "--force", "--out"]
+    refused(call(*words, tmp_path / "o"), "is a folder. Give --out the name of a file.")
+    assert [p.name for p in tmp_path.iterdir()] == ["o"]
+    assert call(*words, tmp_path / "new" / "p.csv").exit_code == 0
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["p.csv"]
+
+
+def test_a_predictions_file_that_fails_half_way_leaves_nothing(tmp_path):
+    with pytest.raises(UnicodeEncodeError):
+        writing.write_csv(tmp_path / "p.csv", {"a": ["fine", "\ud800"]})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("in epoch 3. No folder was given.")])
+def test_an_interrupted_fit_has_its_own_words(coded, tmp_path, monkeypatch, error):
+    def stopped(*_):
+        raise error
+
+    monkeypatch.setattr(running, "_fitted", stopped)
+    done = call("fit", coded.parent / "codes.csv", "--target", "y", "--out", tmp_path / "r")
+    assert done.exit_code == 130
+    assert done.stderr.strip() == (
+        f"Interrupted. Nothing was written to {tmp_path / 'r'}. --time-budget or --epochs make a fit shorter."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- one line, no traceback ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "banana"], "The 'device' of sparsebnn fit must be one of 'auto', 'cpu', 'cuda'."),
+        (["--device", "cuda:77"], "which this machine or this PyTorch does not have, instead."),
+        (["--seed", "-1"], "The 'seed' of sparsebnn fit must be between 0 and 4294967295. Got -1 instead."),
+        (["--seed", str(2**32)], "The 'seed' of sparsebnn fit must be between 0 and 4294967295."),
+    ],
+)
+def test_options_are_checked_before_the_work(coded, tmp_path, words, message):
+    refused(call("fit", "nowhere.csv", "--target", "y", "--out", tmp_path / "r", *words), message)
+
+
+def test_cuda_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    done = call("fit", "nowhere.csv", "--target", "y", "--out", tmp_path / "r", "--device", "cuda")
+    refused(done, "Got 'cuda', which this machine or this PyTorch does not have, instead. Use --device auto.")
+
+
+def test_classes_of_half_steps(tmp_path):
+    rows = zip(numbers(), [0.5, 1.0, 1.5, 2.0] * 15)
+    path = write(tmp_path / "D.CSV", ["a", "y"], rows)
+    words = ["--task", "classification", "--json", *TINY]
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["classes"] == ["0.5", "1.0", "1.5", "2.0"]
+
+
+def test_labels_too_large_for_whole_numbers(tmp_path):
+    assert set(problem(tmp_path, [str(10**19), str(2 * 10**19)] * 30).y) == {str(10**19), str(2 * 10**19)}
+
+
+def _bad_files(folder):
+    import polars
+
+    polars.DataFrame({"a": [], "y": []}).write_parquet(folder / "none.parquet")
+    np.savez(folder / "none.npz", a=np.zeros((0, 3)), y=np.zeros(0))
+    np.save(folder / "array.npy", np.zeros((20, 2)))
+    (folder / "array.npy").rename(folder / "array.npz")
+    (folder / "void.npz").write_bytes(b"")
+    np.savez(folder / "nothing.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.parquet", "none.parquet has a header and no rows. Give at least one row."),
+        ("none.npz", "none.npz has no rows in 'a'. Give at least one row."),
+        ("array.npz", "cannot be read as .npz: it holds one array without a name."),
+        ("void.npz", "cannot be read as .npz: "),
+        ("nothing.npz", "must hold arrays with the same number of rows."),
+    ],
+)
+def test_more_bad_files_give_one_line(tmp_path, name, message):
+    _bad_files(tmp_path)
+    refused(call("fit", tmp_path / name, "--target", "y", "--out", tmp_path / "r", *TINY), message)
+
+
+EDITS = {
+    "a parameter": lambda h: h["parameters"].update(spare=1),
+    "a family": lambda h: h["plan"].update(family="zz"),
+    "a size": lambda h: h["plan"].update(hidden=[10**9]),
+    "a kind of column": lambda h: h["columns"][1].update(kind="zz"),
+    "one class": lambda h: h["targets"].update(classes=["hi"]),
+    "a type of class": lambda h: h["targets"].update(dtype="<i8"),
+    "a shorter list": lambda h: h.update(inclusion=h["inclusion"][:1]),
+    "a name": lambda h: h.update(names=h["names"][:1]),
+    "a scale": lambda h: h["columns"][0].update(scale=[1.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_header_edited_by_hand_gives_one_line(coded, tmp_path, edit):
+    with safetensors.safe_open(str(coded / "model.safetensors"), framework="pt") as file:
+        meta, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    header = json.loads(meta["json"])
+    EDITS[edit](header)
+    path = tmp_path / "m.safetensors"
+    meta["json"] = json.dumps(header)
+    safetensors.torch.save_file(tensors, path, metadata=meta)
+    refused(call("info", path), "is damaged or truncated (its content does not match its checksum).")
+    # By a hand that knows of the checksum.
+    storage.write(storing._KIND, path, tensors, header)
+    refused(call("info", path), f"Error: {path} is damaged (")
+    refused(call("predict", path, coded.parent / "codes.csv"), f"Error: {path} is damaged (")
+
+
+def test_the_last_resort_is_one_line_and_its_own_status(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("never\nforeseen")
+
+    monkeypatch.setattr(running, "info", broken)
+    done = call("info", "run")
+    assert done.exit_code == 70
+    assert done.stderr == "Error: ZeroDivisionError: never foreseen (--debug shows where)\n"
+    assert isinstance(call("info", "run", "--debug").exception, ZeroDivisionError)
+
+
+# -- intervals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("right", "rows"), [(2, 2), (0, 3), (17, 40), (990, 1000)])
+def test_the_interval_of_accuracy_is_wilsons(right, rows):
+    probs = np.tile([0.4, 0.6], (rows, 1))
+    codes = (np.arange(rows) < right).astype(np.int64)
+    found = measuring.class_measures(probs, codes, 0)["accuracy"]
+    exact = binomtest(right, rows).proportion_ci(0.95, method="wilson")
+    assert found["value"] == pytest.approx(right / rows)
+    assert [found["low"], found["high"]] == pytest.approx([exact.low, exact.high], abs=1e-12)
+
+
+def test_the_interval_of_calibration_is_its_own():
+    """Perfect probabilities: percentiles of resampled rows would not reach 0."""
+    random = np.random.RandomState(0)
+    p = random.uniform(0.5, 1.0, 400)
+    codes = (random.rand(400) > p).astype(np.int64)
+    probs = np.stack([p, 1.0 - p], axis=1)
+    found = measuring.class_measures(probs, codes, 3)["ece"]
+    low, high = metrics.calibration_interval(torch.from_numpy(probs), torch.from_numpy(codes), seed=3)
+    assert (found["low"], found["high"]) == (low, high)
+    assert found["low"] == 0.0 < found["value"] < found["high"]
+
+
+# -- codes and other numbers that come back as they were written ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (["001", "002", "010"], ["001", "002", "010"]),
+        (["1", "01", "2"], ["01", "1", "2"]),
+        (["1.0", "2.0", "10.0"], ["1.0", "10.0", "2.0"]),
+        (["1.0", "2.0", ""], ["1.0", "2.0"]),
+        (["+1", "-1"], ["+1", "-1"]),
+        (["1e3", "2e3"], ["1e3", "2e3"]),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_labels_come_back_as_they_were_written(tmp_path, cells, classes, delimiter):
+    found = problem(tmp_path, cells * 20, delimiter=delimiter)
+    assert (found.task, np.unique(found.y).tolist()) == ("classification", classes)
+
+
+def test_plain_whole_numbers_stay_numbers(tmp_path):
+    found = problem(tmp_path, ["1", "2", "10"] * 20)
+    assert np.unique(found.y).tolist() == [1, 2, 10]
+
+
+def test_one_number_in_two_spellings_is_one_class(tmp_path):
+    found = problem(tmp_path, ["1.0", "2.0", "1", "1.0"] * 15)
+    assert np.unique(found.y).tolist() == ["1.0", "2.0"]
+    assert found.notes == ("the labels '1.0', '1' are taken as one class: '1.0'",)
+    found = problem(tmp_path, ["1E3", "1000", "A"] * 20)  # among words they are words
+    assert np.unique(found.y).tolist() == ["1000", "1E3", "A"]
+
+
+@pytest.mark.parametrize("form", ["{:.2f}", "{:08.3f}", "{:+.1f}", "{:e}"])
+def test_a_regression_does_not_mind_how_numbers_are_written(tmp_path, form):
+    cells = [form.format(v) for v in numbers()]
+    found = problem(tmp_path, cells)
+    assert found.task == "regression"
+    assert found.y.tolist() == [float(cell) for cell in cells]
+
+
+def test_many_codes_are_a_regression_as_other_whole_numbers_are(tmp_path):
+    cells = [f"{v:04d}" for v in range(1, 100)]
+    assert problem(tmp_path, cells).task == "regression"
+    assert problem(tmp_path, cells * 2, "classification").y[:2].tolist() == ["0001", "0002"]
+
+
+def test_codes_as_target_from_file_to_prediction(tmp_path):
+    x = numbers(80)
+    data = write(tmp_path / "d.csv", ["a", "y"], zip(x, np.where(x > 0, "001", "002")))
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "60", "--replicates", "1", "--quiet"]
+    assert call("fit", data, *words).exit_code == 0
+    record = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))
+    assert record["classes"] == ["001", "002"]
+    with (tmp_path / "r" / "predictions.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["truth"] for row in rows} == {"001", "002"}
+    new = write(tmp_path / "n.csv", ["a"], [["3.0"], ["-3.0"]])
+    predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
+    assert [row["prediction"] for row in predicted] == ["001", "002"]
+
+
+def test_codes_among_the_inputs_are_categories_in_every_file(tmp_path):
+    """'1' and '001' are different codes; a file that holds '1' alone does not make them a number."""
+    codes = np.random.RandomState(1).choice(["001", "010", "1"], 90)
+    rows = zip(codes, numbers(90), np.where(codes == "001", "hi", "lo"))
+    data = write(tmp_path / "d.csv", ["code", "b", "y"], rows)
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "60", "--replicates", "1"]
+    done = call("fit", data, *words)
+    assert done.exit_code == 0, done.output
+    told = r"Note: column 'code': 3 levels, numbers with leading zeros, such as '0\d\d', are read as codes\."
+    assert re.search(f"^{told}$", done.stderr, re.MULTILINE)
+    for code, label in (("001", "hi"), ("1", "lo"), ("010", "lo")):
+        new = write(tmp_path / "n.csv", ["code", "b"], [[code, "0.0"]])
+        predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
+        assert [row["prediction"] for row in predicted] == [label]
+
+
+def test_a_number_may_have_zeros_before_it_in_new_rows(tmp_path):
+    data = write(tmp_path / "d.csv", ["a", "y"], zip(range(60), np.where(np.arange(60) > 30, "hi", "lo")))
+    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "30", "--replicates", "1", "--quiet"]
+    assert call("fit", data, *words).exit_code == 0
+    files = [write(tmp_path / f"{i}.csv", ["a"], [[cell]]) for i, cell in enumerate(["7", "007"])]
+    one, two = (call("predict", tmp_path / "r", file).stdout for file in files)
+    assert one == two

@@ -1,0 +1,172 @@
+"""calibration.py: two numbers that correct how sure predictions are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from sparsebnn import metrics
+from sparsebnn.checks import InvalidInput
+from sparsebnn.inference.calibration import Correction, correction
+
+
+def rows(seed: int, count: int = 400, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    probs = torch.softmax(2.0 * torch.randn(count, classes, generator=random, dtype=torch.float64), -1)
+    return probs, torch.multinomial(probs, 1, generator=random)[:, 0]
+
+
+def mislabelled(labels: torch.Tensor, share: float, classes: int = 4) -> torch.Tensor:
+    """A share of the labels replaced by any of the classes."""
+    random = torch.Generator().manual_seed(7)
+    anyone = torch.randint(classes, labels.shape, generator=random)
+    return torch.where(torch.rand(labels.shape, generator=random) < share, anyone, labels)
+
+
+@pytest.mark.parametrize("power", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("group_by", [0.0, 0.1])
+def test_it_maximises_the_posterior(power, share):
+    """Oracle: SciPy's minimiser of both numbers at once, on the log posterior in NumPy, several starts."""
+    probs, labels = rows(1)
+    y = mislabelled(labels, share).numpy()
+    given = Correction(power)(probs)
+
+    def loss(at: np.ndarray) -> float:
+        p = given.numpy() ** np.exp(at[0])
+        p = p / p.sum(1, keepdims=True)
+        nll = -np.log((1.0 - at[1]) * p[np.arange(len(p)), y] + at[1] / 4).sum()
+        return float(nll + 2.0 * at[0] ** 2 - np.log(1.0 - at[1])) / len(p)
+
+    starts = [(s, e) for s in (-1.0, 0.0, 1.0) for e in (0.01, 0.2)]
+    bounds = [(-4.0, 4.0), (0.0, 0.999)]
+    wanted = min(minimize(loss, start, bounds=bounds, tol=1e-12).fun for start in starts)
+    found = correction(given, torch.from_numpy(y))
+    assert loss(np.array([np.log(found.logit_scale), found.uniform_mix])) == pytest.approx(wanted, abs=1e-8)
+    own = (2.0 * np.log(found.logit_scale) ** 2 - np.log(1.0 - found.uniform_mix)) / len(y)
+    assert metrics.nll(found(given), torch.from_numpy(y)) + own == pytest.approx(wanted, abs=1e-8)
+    assert metrics.nll(found(given), torch.from_numpy(y)) <= metrics.nll(given, torch.from_numpy(y))
+
+
+def test_it_undoes_a_power():
+    """Labels drawn from p: whatever power p was taken to, its inverse comes back, but for chance."""
+    probs, labels = rows(2, count=20_000)
+    log_p = torch.log(probs)
+    # What the rows tell of s at s = 1: the variance of log p under p; uniform_mix shares that with it.
+    information = ((probs * log_p**2).sum(-1) - (probs * log_p).sum(-1) ** 2).sum()
+    error = float(information) ** -0.5
+    for power in (0.5, 1.0, 3.0):
+        found = correction(Correction(power)(probs), labels)
+        assert abs(power * found.logit_scale - 1.0) < 6.0 * error
+        assert found.uniform_mix < 0.01
+
+
+def test_it_finds_labels_that_are_anybodys_guess():
+    """A tenth of the labels replaced: that share comes back, but for chance, and the logit_scale stays."""
+    probs, labels = rows(2, count=20_000)
+    found = correction(probs, mislabelled(labels, 0.1))
+    assert found.uniform_mix == pytest.approx(0.1, abs=0.015)
+    assert found.logit_scale == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_few_confident_errors_do_not_decide_for_all():
+    """One row in a hundred is wrong at 1 − 1e-9, the others are calibrated and stay so."""
+    probs, labels = rows(4, count=10_000)
+    certain = torch.full((100, 4), 1e-9 / 3, dtype=torch.float64)
+    certain[:, 0] = 1.0 - 1e-9
+    given = torch.cat([probs, certain])
+    y = torch.cat([labels, torch.ones(100, dtype=torch.long)])
+    found = correction(given, y)
+    assert metrics.calibration_error(found(probs), labels) < 0.02
+    assert found.logit_scale > 0.8
+
+
+def test_too_sure_predictions_are_corrected():
+    probs, labels = rows(3, count=5_000)
+    sure = Correction(3.0)(probs)
+    mended = correction(sure, labels)(sure)
+    assert metrics.nll(mended, labels) < metrics.nll(sure, labels) - 0.05
+    assert metrics.calibration_error(mended, labels) < 0.3 * metrics.calibration_error(sure, labels)
+    assert torch.equal(mended.argmax(-1), sure.argmax(-1))
+
+
+@given(st.floats(0.05, 10.0), st.floats(0.0, 0.9), st.integers(2, 6), st.integers(0, 10_000))
+def test_corrected_probabilities_are_probabilities_in_the_same_order(s, uniform_mix, classes, seed):
+    random = torch.Generator().manual_seed(seed)
+    probs = torch.softmax(torch.randn(5, classes, generator=random), -1)
+    found = Correction(s, uniform_mix)(probs)
+    assert found.dtype == probs.dtype
+    assert torch.allclose(found.sum(-1), torch.ones(5), atol=1e-6)
+    assert bool((found.gather(-1, probs.argsort(-1)).diff(dim=-1) >= 0.0).all())
+
+
+def test_nothing_to_correct_is_left_alone():
+    probs = torch.tensor([[0.3, 0.7]], dtype=torch.float64)
+    assert torch.allclose(Correction()(probs), probs)
+
+
+def test_certain_and_wrong_stays_finite():
+    probs = torch.tensor([[1.0, 0.0]] * 3000)
+    found = correction(probs, torch.tensor([0, 0, 1] * 1000))
+    assert found(probs)[0, 0] == pytest.approx(2 / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_few_rows_that_are_all_right_tell_little(count):
+    """Without a prior they would have all predictions certain; many tell more."""
+    right = torch.tensor([[0.9, 0.1]])
+    few, many = (correction(right.repeat(n, 1), torch.zeros(n, dtype=torch.long)) for n in (count, 4000))
+    assert few.uniform_mix == many.uniform_mix == 0.0
+    assert 1.0 < few.logit_scale < 2.5 < many.logit_scale
+
+
+def test_one_row_that_is_wrong_does_not_end_all_trust():
+    found = correction(torch.tensor([[0.99, 0.01]]), torch.tensor([1]))
+    assert 0.6 < float(found(torch.tensor([[0.99, 0.01]]))[0, 0]) < 0.9
+
+
+def test_predictions_of_any_shape_are_corrected():
+    probs = torch.softmax(torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), -1)
+    found = Correction(0.7, 0.1)
+    assert torch.equal(found(probs), torch.stack([found(each) for each in probs]))
+    assert torch.equal(found(probs[0, 0]), found(probs)[0, 0])
+
+
+def test_predictions_that_tell_nothing():
+    """The same for all rows, right as often as they say; and worse than chance."""
+    even = torch.full((6, 2), 0.5)
+    assert correction(even, torch.tensor([0, 1] * 3)) == Correction()
+    wrong = torch.softmax(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), -1)
+    found = correction(wrong, wrong.argmin(-1))
+    assert found.uniform_mix <= 0.999
+    assert metrics.nll(found(wrong), wrong.argmin(-1)) < metrics.nll(wrong, wrong.argmin(-1))
+
+
+def test_whole_numbers_are_probabilities_too():
+    found = Correction(uniform_mix=0.1)(torch.tensor([[1, 0]]))
+    assert torch.allclose(found, torch.tensor([[0.95, 0.05]], dtype=torch.float64))
+
+
+def test_messages():
+    with pytest.raises(InvalidInput, match="The 'logit_scale' of Correction must be greater than 0"):
+        Correction(0.0)
+    with pytest.raises(InvalidInput, match="The 'uniform_mix' of Correction must be a share"):
+        Correction(uniform_mix=1.0)
+    with pytest.raises(InvalidInput, match="labels"):
+        correction(torch.tensor([[0.5, 0.5]]), torch.tensor([2]))
+    with pytest.raises(InvalidInput, match="not logits"):
+        Correction()(torch.tensor([[3.0, -1.0]]))
+    with pytest.raises(InvalidInput, match=r"with at least one row\. Got shape \(0, 4\) instead"):
+        Correction()(torch.zeros(0, 4))
+    with pytest.raises(InvalidInput, match=r"must be a tensor or an array of numbers\. Got a list instead"):
+        correction(torch.tensor([[0.5, 0.5]]), ["a"])
+    prediction = SimpleNamespace(probs=torch.tensor([[0.5, 0.5]]))
+    with pytest.raises(InvalidInput, match=r"Pass the \.probs of a prediction"):
+        correction(prediction, torch.tensor([0]))
+    small = torch.tensor([0, 1], dtype=torch.uint16)
+    assert correction(torch.tensor([[0.5, 0.5]] * 2), small) == Correction()

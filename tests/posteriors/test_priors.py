@@ -1,0 +1,446 @@
+"""priors.py: densities integrate to one, equal their integrals, and refuse what makes no sense."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import integrate, stats
+
+import sparsebnn
+from contracts.members import generator
+from sparsebnn.checks import InvalidInput
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import initialize
+from sparsebnn.posteriors import family_class
+from sparsebnn.posteriors.priors import (
+    EmpiricalPrior,
+    GammaPrecisionPrior,
+    GaussianPrior,
+    HierarchicalPrior,
+    SpikeSlabPrior,
+)
+from sparsebnn.random.noise import RandomNoise
+
+HYPER = [(1.0, 1.0, 1.0, 1.0), (2.3, 0.7, 0.4, 3.1), (0.8, 2.5, 5.0, 0.9)]
+
+
+def precision_integral(w, a, b):
+    """∫ Gamma(τ; a, b) ∏ N(w_i; 0, 1/τ) dτ, by quadrature over log τ."""
+
+    def integrand(log_tau):
+        tau = math.exp(log_tau)
+        slabs = np.prod(stats.norm.pdf(w, scale=tau**-0.5))
+        return stats.gamma.pdf(tau, a, scale=1 / b) * slabs * tau
+
+    return integrate.quad(integrand, -60, 12, epsabs=1e-14, epsrel=1e-12, limit=400, points=[-4, 0, 3])[0]
+
+
+def rate_integral(n, total, c, d):
+    """∫ Beta(ψ; c, d) ψⁿ(1−ψ)^{N−n} dψ, by quadrature over logit ψ, the Beta's constant included."""
+
+    def beta_function(p, q):
+        def integrand(t):
+            return math.exp(-p * np.logaddexp(0, -t) - q * np.logaddexp(0, t))
+
+        return integrate.quad(integrand, -90, 90, epsabs=0, epsrel=1e-12, limit=400, points=[-5, 0, 5])[0]
+
+    return beta_function(c + n, d + total - n) / beta_function(c, d)
+
+
+@torch.no_grad()
+def log_prob(prior, *values):
+    return float(prior.log_prob(*(torch.tensor(v, dtype=torch.float64) for v in values)))
+
+
+@pytest.mark.parametrize(("a", "b"), [h[:2] for h in HYPER])
+def test_gamma_precision_is_the_integral_over_the_precision(a, b):
+    """log p(w) against quadrature over τ, for one to three weights."""
+    prior = GammaPrecisionPrior(a, b)
+    for w in ([0.3], [1.2, -0.4], [0.1, 2.0, -1.5]):
+        assert abs(log_prob(prior, w) - math.log(precision_integral(np.array(w), a, b))) < 1e-8
+
+
+@pytest.mark.parametrize(("a", "b"), [h[:2] for h in HYPER])
+def test_gamma_precision_density_integrates_to_one(a, b):
+    """∫ p(w) dw = 1 for one weight, and for two (over the radius, p being spherical)."""
+    prior = GammaPrecisionPrior(a, b)
+    # w = sinh u tames the heavy tails.
+    one = integrate.quad(
+        lambda u: math.exp(log_prob(prior, [math.sinh(u)])) * math.cosh(u), -40, 40, limit=400
+    )[0]
+    assert abs(one - 1) < 1e-7
+
+    def ring(u):
+        r = math.sinh(u)
+        return 2 * math.pi * r * math.exp(log_prob(prior, [r, 0.0])) * math.cosh(u)
+
+    assert abs(integrate.quad(ring, 0, 40, limit=400)[0] - 1) < 1e-7
+
+
+@pytest.mark.parametrize(("a", "b", "c", "d"), HYPER)
+def test_hierarchical_is_its_two_integrals(a, b, c, d):
+    """log p(w, γ) against quadrature over the precision and over the inclusion rate, all γ of 3 weights."""
+    prior = HierarchicalPrior(a, b, c, d)
+    w = np.array([0.7, -1.6, 0.2])
+    for gamma in itertools.product((0.0, 1.0), repeat=3):
+        n = int(sum(gamma))
+        slab = precision_integral(w[np.array(gamma) > 0], a, b) if n else 1.0
+        oracle = math.log(slab) + math.log(rate_integral(n, 3, c, d))
+        assert abs(log_prob(prior, w, gamma) - oracle) < 1e-8
+
+
+@pytest.mark.parametrize(("a", "b", "c", "d"), HYPER)
+def test_hierarchical_density_sums_to_one(a, b, c, d):
+    """Σ_γ ∫ p(w, γ) dw over included weights = 1, for two weights."""
+    prior = HierarchicalPrior(a, b, c, d)
+
+    def line(u, gamma):
+        w = math.sinh(u)
+        return math.exp(log_prob(prior, [w * gamma[0], w * gamma[1]], gamma)) * math.cosh(u)
+
+    def ring(u):
+        r = math.sinh(u)
+        return 2 * math.pi * r * math.exp(log_prob(prior, [r, 0.0], [1.0, 1.0])) * math.cosh(u)
+
+    total = math.exp(log_prob(prior, [0.3, 0.4], [0.0, 0.0])) + integrate.quad(ring, 0, 40, limit=400)[0]
+    for gamma in ([1.0, 0.0], [0.0, 1.0]):
+        total += integrate.quad(line, -40, 40, args=(gamma,), limit=400)[0]
+    assert abs(total - 1) < 1e-7
+
+
+def test_hierarchical_single_inclusion_is_bernoulli():
+    """For one weight the structure's mass is Bernoulli(c/(c+d)), which inclusion_prob reports."""
+    prior = HierarchicalPrior(1.3, 0.6, 2.0, 5.0)
+    assert abs(float(prior.inclusion_prob.detach()) - 2 / 7) < 1e-10
+    assert abs(log_prob(prior, [0.4], [0.0]) - math.log(5 / 7)) < 1e-10
+    alone = log_prob(GammaPrecisionPrior(1.3, 0.6), [0.4])
+    assert abs(log_prob(prior, [0.4], [1.0]) - alone - math.log(2 / 7)) < 1e-10
+
+
+def test_values_of_excluded_weights_do_not_matter():
+    """The prior is of included weights: what an excluded one would have been has no density."""
+    prior = HierarchicalPrior(1.3, 0.6, 2.0, 5.0)
+    assert log_prob(prior, [0.4, 9.0], [1.0, 0.0]) == log_prob(prior, [0.4, -1.0], [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("family", "given"),
+    [
+        ("gaussian", GammaPrecisionPrior(shape=3.0, rate=0.25)),
+        ("concrete", HierarchicalPrior(shape=3.0, rate=0.25, included=2.0, excluded=7.0)),
+    ],
+)
+def test_hyperparameters_start_where_they_were_put(family, given):
+    """A family built with a prior of its own hyperparameters has exactly these."""
+    built = family_class(family)((2, 3), given)
+    for name, value in given.named_parameters():
+        ours = dict(built.prior.named_parameters())[name]
+        assert float(F.softplus(ours).detach()) == pytest.approx(
+            float(F.softplus(value).detach()), abs=1e-6
+        ), name
+
+
+def test_each_layer_owns_its_prior():
+    """What one layer learns of its prior does not move another's, nor the one that was passed."""
+    prior = HierarchicalPrior()
+    before = float(prior.raw_shape.detach())
+    first, second = (Linear(2, 2, family="concrete", prior=prior) for _ in range(2))
+    kept = second.weights.prior.raw_shape.detach().clone()
+    with torch.no_grad():
+        first.weights.prior.raw_shape.fill_(9.0)
+    assert torch.equal(second.weights.prior.raw_shape, kept)
+    assert float(prior.raw_shape.detach()) == before
+
+
+def test_priors_take_the_layer_dtype():
+    """Prior values are kept in double precision until a layer adopts them."""
+    assert SpikeSlabPrior(0.3).inclusion_prob.dtype == torch.float64
+    assert Linear(2, 2, prior=SpikeSlabPrior(0.3)).weights.prior.inclusion_prob.dtype == torch.float32
+    wide = Linear(2, 2, prior=SpikeSlabPrior(0.3), dtype=torch.float64)
+    assert float(wide.weights.prior.inclusion_prob) == 0.3
+
+
+PROBABILITY = (
+    "A probability of 0 or 1 leaves nothing to learn; "
+    "use the 'gaussian' family or the MNF form for weights that are always there."
+)
+BROADCAST = "For one value per input of a dense layer use shape (in_features,)."
+DECIDES = "The family decides which weights exist, so it decides which priors make sense."
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: SpikeSlabPrior(inclusion_prob=1.0),
+            "The 'inclusion_prob' of SpikeSlabPrior must be strictly between 0 and 1. Got 1.0 instead. "
+            + PROBABILITY,
+        ),
+        (
+            lambda: SpikeSlabPrior(inclusion_prob=[0.5, 0.0]),
+            "The 'inclusion_prob' of SpikeSlabPrior must be strictly between 0 and 1. Got 0.0 instead. "
+            + PROBABILITY,
+        ),
+        (
+            lambda: SpikeSlabPrior(inclusion_prob=-0.25),
+            "The 'inclusion_prob' of SpikeSlabPrior must be strictly between 0 and 1. Got -0.25 instead. "
+            + PROBABILITY,
+        ),
+        (
+            lambda: SpikeSlabPrior(inclusion_prob=float("nan")),
+            "The 'inclusion_prob' of SpikeSlabPrior must be strictly between 0 and 1. Got nan instead. "
+            + PROBABILITY,
+        ),
+        (
+            lambda: SpikeSlabPrior(std=-1.0),
+            "The 'std' of SpikeSlabPrior must be positive and finite. Got -1.0 instead.",
+        ),
+        (
+            lambda: GaussianPrior(std=[1.0, 0.0]),
+            "The 'std' of GaussianPrior must be positive and finite. Got 0.0 instead.",
+        ),
+        (
+            lambda: GaussianPrior(std=float("inf")),
+            "The 'std' of GaussianPrior must be positive and finite. Got inf instead.",
+        ),
+        (
+            lambda: GammaPrecisionPrior(rate=-2.0),
+            "The 'rate' of GammaPrecisionPrior must be positive and finite. Got -2.0 instead.",
+        ),
+        (
+            lambda: HierarchicalPrior(included=[1.0, 2.0]),
+            "The 'included' of HierarchicalPrior must be a scalar. Got shape (2,) instead. "
+            "The hyperparameters are shared by all weights of a layer.",
+        ),
+        (
+            lambda: Linear(3, 2, prior=SpikeSlabPrior([0.1, 0.2])),
+            "The 'inclusion_prob' of SpikeSlabPrior must be a scalar or a tensor that broadcasts to weights "
+            "of shape (2, 3). Got shape (2,) instead. " + BROADCAST,
+        ),
+        (
+            lambda: Linear(3, 2, prior=SpikeSlabPrior(mean=torch.zeros(4, 2, 3))),
+            "The 'mean' of SpikeSlabPrior must be a scalar or a tensor that broadcasts to weights "
+            "of shape (2, 3). Got shape (4, 2, 3) instead. " + BROADCAST,
+        ),
+        (
+            lambda: Linear(3, 1, family="gaussian", prior=GaussianPrior(std=torch.ones(5, 1))),
+            "The 'std' of GaussianPrior must be a scalar or a tensor that broadcasts to weights "
+            "of shape (1, 3). Got shape (5, 1) instead. " + BROADCAST,
+        ),
+        (
+            lambda: Linear(3, 2, prior=GaussianPrior()),
+            "The 'prior' of the 'spike_slab' family must be a SpikeSlabPrior. Got GaussianPrior instead. "
+            + DECIDES,
+        ),
+        (
+            lambda: Linear(3, 2, family="concrete", prior=GaussianPrior()),
+            "The 'prior' of the 'concrete' family must be a SpikeSlabPrior or HierarchicalPrior. "
+            "Got GaussianPrior instead. " + DECIDES,
+        ),
+        (
+            lambda: Linear(3, 2, family="flow", prior=HierarchicalPrior()),
+            "The 'prior' of the 'flow' family must be a SpikeSlabPrior. Got HierarchicalPrior instead. "
+            + DECIDES,
+        ),
+        (
+            lambda: Linear(3, 2, family="mnf", prior=SpikeSlabPrior()),
+            "The 'prior' of the 'mnf' family must be a GaussianPrior. Got SpikeSlabPrior instead. " + DECIDES,
+        ),
+        (
+            lambda: Linear(3, 2, family="spike_slab", bias_prior=GammaPrecisionPrior()),
+            "The 'bias_prior' of a layer of the 'spike_slab' family must be a GaussianPrior. "
+            "Got GammaPrecisionPrior instead. "
+            "Only the 'concrete' family draws its biases, which that prior needs.",
+        ),
+    ],
+)
+def test_messages(build, message):
+    """Priors that make no sense, alone or for their layer, are refused with the whole message."""
+    with pytest.raises(InvalidInput) as error:
+        build()
+    assert str(error.value) == message
+
+
+# --- a prior that the posterior chooses ---------------------------------------------------------------
+
+
+def posterior(seed=0, shape=(4, 3)):
+    """Logits, stds and squared means of some weights."""
+    g = generator(seed)
+    logit, raw, mean = (torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(3))
+    return logit, torch.exp(raw - 1.0), mean**2
+
+
+def total(prior, logit, std, error):
+    return prior.kl(logit, torch.sigmoid(logit), std, error).sum()
+
+
+@pytest.mark.parametrize("per", ["layer", "input", "output"])
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_fitted_prior_is_the_one_with_the_largest_bound(per, learn):
+    """No other scale (or rate) of the same sharing gives a smaller divergence; pseudo-weights aside."""
+    logit, std, error = posterior()
+    options = {"strength": 1e-12, "inclusion_strength": 1e-12, "learn_inclusion": learn, "per": per}
+    prior = EmpiricalPrior(0.2, **options)
+    inclusion = torch.sigmoid(logit)
+    scale = prior.fitted_std(inclusion, std, error)
+    rate = prior.fitted_inclusion(inclusion)
+    best = total(prior, logit, std, error)
+    fixed = SpikeSlabPrior(rate.expand_as(logit), std=scale.expand_as(logit))
+    assert abs(float(total(fixed, logit, std, error) - best)) < 1e-10
+    shape = {"layer": (1, 1), "input": (1, 3), "output": (4, 1)}[per]
+    assert scale.shape == shape
+    for factor in (0.98, 1.02):
+        for place in range(scale.numel()):
+            other = scale.clone()
+            other.view(-1)[place] *= factor
+            worse = SpikeSlabPrior(rate.expand_as(logit), std=other.expand_as(logit))
+            assert float(total(worse, logit, std, error)) > float(best)
+            if learn:
+                other = rate.clone()
+                other.view(-1)[place] *= factor
+                worse = SpikeSlabPrior(other.expand_as(logit), std=scale.expand_as(logit))
+                assert float(total(worse, logit, std, error)) > float(best)
+
+
+def test_the_gradient_is_that_of_the_fitted_divergence():
+    """Differences of the divergence, prior refitted each time, against autograd."""
+    values = [t.requires_grad_() for t in posterior(1)]
+    prior = EmpiricalPrior(0.2, strength=1e-12, inclusion_strength=1e-12, learn_inclusion=True)
+    slopes = torch.autograd.grad(total(prior, *values), values)
+    for i, slope in enumerate(slopes):
+        for place in ((0, 0), (2, 1), (3, 2)):
+            sides = []
+            for step in (1e-5, -1e-5):
+                moved = [t.detach().clone() for t in values]
+                moved[i][place] += step
+                sides.append(float(total(prior, *moved)))
+            assert abs((sides[0] - sides[1]) / 2e-5 - float(slope[place])) < 1e-6
+
+
+def test_a_layer_without_weights_keeps_the_prior_it_was_given():
+    logit, std, error = posterior()
+    prior = EmpiricalPrior(0.3, std=0.7, learn_inclusion=True, inclusion_strength=0.5)
+    none = torch.zeros_like(logit)
+    assert abs(float(prior.fitted_std(none, std, error)) - 0.7) < 1e-12
+    assert abs(float(prior.fitted_inclusion(none)) - 0.1) < 1e-12
+    gone = torch.full_like(logit, -80.0)
+    assert bool(torch.isfinite(prior.kl(gone, torch.sigmoid(gone), std, error)).all())
+
+
+def test_pseudo_weights_by_hand():
+    """Two of four weights, squares 1 and 3: (2·0.25 + 4)/(2 + 2)."""
+    prior = EmpiricalPrior(std=0.5, strength=2.0)
+    there = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    squares = torch.tensor([[1.0, 3.0], [9.0, 9.0]], dtype=torch.float64)
+    assert abs(float(prior.fitted_std(there, 0.0 * there, squares)) ** 2 - 4.5 / 4.0) < 1e-12
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "concrete", "flow"])
+def test_networks_train_with_it(family):
+    """And their KL is the one under the fitted values."""
+    layer = sparsebnn.Linear(3, 4, family=family, prior=EmpiricalPrior(0.2), dtype=torch.float64)
+    x, y = torch.randn(20, 3, dtype=torch.float64), torch.randint(4, (20,))
+    settings = sparsebnn.Settings(epochs=2, batch_size=10)
+    run = sparsebnn.train(layer, (x, y), settings=settings, replicates=2, progress=False)
+    assert all(value == value for value in run.history[-1].loss)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: EmpiricalPrior(per="row"),
+            "The 'per' of EmpiricalPrior must be one of 'layer', 'input', 'output'. Got 'row' instead.",
+        ),
+        (
+            lambda: EmpiricalPrior(strength=0.0),
+            "The 'strength' of EmpiricalPrior must be finite and greater than 0. Got 0.0 instead.",
+        ),
+    ],
+)
+def test_empirical_messages(build, message):
+    with pytest.raises(InvalidInput) as error:
+        build()
+    assert str(error.value) == message
+
+
+# --- the precision in use, and values that no draw can replace ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "build"),
+    [
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(1 - 1e-12))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(1e-60))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior([0.1, 0.1, 0.1, 1 - 1e-12]))),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(0.9999)).to(torch.bfloat16)),
+        ("inclusion_prob", lambda: Linear(4, 2, prior=SpikeSlabPrior(0.9999), dtype=torch.bfloat16)),
+        ("inclusion_prob", lambda: Linear(4, 2, family="flow", prior=SpikeSlabPrior(0.9999)).bfloat16()),
+        ("std", lambda: Linear(4, 2, prior=SpikeSlabPrior(std=1e-30))),
+        ("std", lambda: Linear(4, 2, prior=EmpiricalPrior(std=1e30))),
+        ("std", lambda: Linear(4, 2, family="gaussian", prior=GaussianPrior(std=1e-4)).half()),
+        ("std", lambda: Linear(4, 2, bias_prior=GaussianPrior(std=1e-30))),
+        ("std", lambda: GaussianPrior(std=1e-200)),
+        ("mean", lambda: Linear(4, 2, prior=SpikeSlabPrior(mean=1e6)).half()),
+        ("relaxation", lambda: Linear(4, 2, family="concrete", family_options={"relaxation": 1e-9}).half()),
+    ],
+)
+def test_values_are_checked_in_the_precision_in_use(what, build):
+    with pytest.raises(InvalidInput, match=f"The '{what}' of "):
+        build()
+
+
+def test_a_wider_precision_takes_what_a_narrow_one_does_not():
+    layer = Linear(4, 2, prior=SpikeSlabPrior(1 - 1e-12, std=1e-30), dtype=torch.float64)
+    assert torch.isfinite(layer.weights.kl(RandomNoise()))
+
+
+META_CASES = {
+    "spike_slab": {"prior": SpikeSlabPrior([0.1, 0.2, 0.3, 0.4], std=2.0)},
+    "concrete": {"prior": HierarchicalPrior(shape=3.0, included=2.0), "family_options": {"relaxation": 0.3}},
+    "gaussian": {"prior": GaussianPrior(std=[0.5, 1.0, 2.0, 0.7])},
+    "flow": {"family_options": {"hidden": (8, 8)}},
+    "mnf": {"family_options": {"hidden": (8, 8), "kind": "coupling"}},
+}
+
+
+@pytest.mark.parametrize("way", ["context", "device", "moved", "emptied"])
+@pytest.mark.parametrize("family", META_CASES)
+def test_constants_survive_the_meta_device_and_to_empty(family, way):
+    """Priors, relaxations and the orders of flows: nothing would draw them again."""
+    options = {"family": family, **META_CASES[family]}
+    straight = Linear(4, 3, **options)
+    with torch.device("meta" if way == "context" else "cpu"):
+        layer = Linear(4, 3, device="meta" if way == "device" else None, **options)
+    if way == "moved":
+        layer = layer.to("meta")
+    if way != "emptied":
+        assert all(t.is_meta for t in (*layer.parameters(), *layer.buffers()))
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        layer.to_empty(device="cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    initialize(layer, 7)
+    initialize(straight, 7)
+    mine = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    for name, value in (*straight.named_parameters(), *straight.named_buffers()):
+        assert torch.equal(mine[name], value), name
+
+
+def test_a_meta_value_is_no_value():
+    with pytest.raises(InvalidInput, match="The 'std' of GaussianPrior must be a tensor with values"):
+        GaussianPrior(std=torch.ones(3, device="meta"))
+
+
+def test_an_adopted_prior_is_moved_to_the_layers_device():
+    """A prior made before the default device was chosen goes where the weights are."""
+    prior = SpikeSlabPrior([0.1, 0.2])
+    with torch.device("meta"):
+        layer = Linear(2, 3, prior=prior)
+    assert layer.weights.prior.inclusion_prob.is_meta
+    assert not prior.inclusion_prob.is_meta

@@ -1,0 +1,127 @@
+"""Why these densities: drift against a simulation, the small study, its page against its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebnn.init import Uniform
+from sparsebnn.training import Settings
+from sparsebnn.training.schedules import Steps
+from studies import ablations, densities, pages, tables
+from studies.paper import cell
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "distance"), [(-15.0, 10.0, 8.25), (-10.0, 15.0, 20.0), (0.0, 1.0, 0.3)]
+)
+def test_drift_is_the_share_that_stays_above_zero(low, high, distance):
+    starts = torch.empty(40_000).uniform_(low, high, generator=torch.Generator().manual_seed(0))
+    share = densities.drift_density(Uniform(low, high), distance)
+    error = 4.0 * (share * (1.0 - share) / len(starts)) ** 0.5
+    assert float((starts - distance > 0).double().mean()) == pytest.approx(share, abs=error + 1e-12)
+
+
+def test_travel_sums_the_rates_of_the_logits():
+    rates = {"inclusion_logit": 0.5}
+    settings = Settings(epochs=4, learning_rate=9.0, learning_rates=rates, schedule=Steps((3,)))
+    assert densities.travel(settings, 10) == pytest.approx(10 * (3 * 0.5 + 0.05))
+    assert densities.travel(settings, 10, epochs=2) == pytest.approx(10.0)
+    assert densities.travel(cell("lenet", "lrt").settings, 600) == pytest.approx(600 * 1e-4 * (80 + 8 + 0.9))
+
+
+def test_the_small_study_and_its_picture(tmp_path, capsys):
+    densities.main(["--quick", "--out", str(tmp_path)])
+    content = json.loads((tmp_path / "results" / "densities" / "densities.json").read_text())
+    assert len(content["rows"]) == 6
+    short = content["rows"][0]
+    assert short["start"] == [-15.0, 10.0]
+    # Over a travel of one logit, drift and the data together leave about what drift alone does.
+    assert short["density"] == pytest.approx(short["drift_density"], abs=0.05)
+    picture = tmp_path / "docs" / "images" / "densities.png"
+    before = picture.stat().st_mtime_ns
+    densities.main(["--quick", "--draw", "--out", str(tmp_path)])
+    assert picture.stat().st_mtime_ns > before
+
+
+def test_the_page_shows_what_the_file_says():
+    rows = json.loads((ROOT / "results" / "densities" / "densities.json").read_text())["rows"]
+    page = (ROOT / "docs" / "densities.md").read_text(encoding="utf-8")
+    assert pages.filled(page, densities.markdown(rows, ROOT / "results")) == page, (
+        "run: sparsebnn reproduce densities --draw"
+    )
+
+
+def test_the_picture_draws_what_results_there_are(tmp_path):
+    history = [{"epoch": e, "density": 0.4 - 0.01 * e, "accuracy_median": 0.9} for e in range(5)]
+    path = tmp_path / "table1" / "mnist-lrt.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"history": history}))
+    rows = [{"start": [0.0, 1.0], "travel": 1.0, "density": 0.5, "accuracy_median": 0.5}]
+    densities.draw(rows, tmp_path, tmp_path / "with.png")
+    path.unlink()
+    densities.draw(rows, tmp_path, tmp_path / "without.png")
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+
+
+def test_the_ablations_change_one_thing_each():
+    class Given:
+        quick, epochs, draws, cases = False, None, 100, list(ablations.CASES)
+
+    jobs = {job.stem: job for job in ablations.jobs(Given())}
+    per_row, tanh, mnf = (
+        jobs[s] for s in ("kmnist-fc-z-per-observation", "kmnist-fc-tanh", "mnist-lenet-mnf")
+    )
+    for job, architecture in ((per_row, "fc"), (tanh, "fc"), (mnf, "lenet")):
+        base, changed = cell(architecture, "flow").record(), job.cell.record()
+        differing = {key for key in base if base[key] != changed[key]}
+        assert differing == ({"family", "prior"} if job is mnf else {"family_options"})
+    assert per_row.cell.network()[0].weights.z_per == "example"
+    assert tanh.cell.network()[0].weights.squash == "tanh"
+    assert mnf.cell.network()[0].family == "mnf"
+
+
+def test_the_ablations_page_shows_what_the_results_say():
+    page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+    section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
+    assert pages.filled(page, section) == page, "run: sparsebnn reproduce ablations --write docs/ablations.md"
+
+
+def test_an_ablation_beside_its_baseline(tmp_path):
+    def store(study, stem, accuracy, density):
+        rows = [{"accuracy_median": accuracy, "accuracy_average": accuracy + 0.01, "density": density}] * 10
+        path = tmp_path / study / f"{stem}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"replicates": rows}))
+
+    store("table2", "mnist-flow", 0.98, 0.35)
+    store("ablations", "mnist-lenet-mnf", 0.985, 1.0)
+    base, ours, published = ablations.rows(tmp_path)[-3:]
+    assert base[1:3] == ["98.00 / 98.00 / 98.00", "0.350"]
+    assert ours[2:6] == ["1", "+0.50", "+0.50 to +0.50", "99.50 / 99.50 / 99.50"]
+    assert published[5] == "99.30"
+
+
+def test_an_ablation_runs(tmp_path):
+    words = [
+        "--quick",
+        "--epochs",
+        "1",
+        "--draws",
+        "2",
+        "--trace",
+        "0",
+        "--replicates",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    ablations.main([*words, "--cases", "tanh", "--out", str(tmp_path), "--runs", str(tmp_path / "runs")])
+    content = json.loads((tmp_path / "results" / "ablations" / "digits-fc-tanh.json").read_text())
+    assert content["settings"]["family_options"]["squash"] == "tanh"
+    assert "--cases tanh" in content["command"]

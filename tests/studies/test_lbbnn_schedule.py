@@ -1,0 +1,126 @@
+"""The choice of LBBNN's schedule: candidates as one program, the rule, and the published one as written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebnn.init import Uniform
+from sparsebnn.io.data import load
+from studies import lbbnn_schedule, paper
+from studies.classification import quick_cell
+from studies.paper import Logits
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_held_out_rows_are_the_last_training_rows():
+    data = load("digits")
+    (x, y), (x_val, y_val) = lbbnn_schedule.split(data, 300)
+    assert torch.equal(torch.cat([x, x_val]), data.x_train)
+    assert torch.equal(torch.cat([y, y_val]), data.y_train)
+    assert len(y_val) == 300
+
+
+def test_candidates_start_and_move_as_they_say():
+    """Four candidates in one program: the share of logits above 0 after one epoch follows from each start."""
+    candidates = (
+        Logits(Uniform(-15.0, 10.0), 0.0),
+        Logits(Uniform(-5.0, 15.0), 0.0),
+        Logits(Uniform(0.0, 1.0), 0.0),
+        Logits(Uniform(0.0, 1.0), 1.0),
+    )
+    spec = lbbnn_schedule.Spec("fc", "digits", candidates, 1, 1, held_out=300, draws=2)
+    rows, run = lbbnn_schedule.run(spec, load("digits"), quick_cell("fc", "lbbnn"), "cpu", "eager")
+    weights = 64 * 50 + 50 * 50 + 50 * 10
+    for row, share in zip(rows, (0.4, 0.75, 1.0)):
+        assert row["density"] == pytest.approx(share, abs=4 * (share * (1 - share) / weights) ** 0.5 + 1e-9)
+    assert rows[3]["density"] < 0.9
+    assert [row["seeds"] for row in rows] == [[0], [1], [2], [3]]
+    first = run.replicates.parameters["network.0.weights.inclusion_logit"]
+    for k, candidate in enumerate(candidates[:3]):
+        low, high = candidate.start.low, candidate.start.high
+        width = (high - low) / 100.0  # of 3200 draws the extremes lie within a hundredth of the ends
+        assert low <= float(first[k].min()) < low + width
+        assert high - width < float(first[k].max()) <= high
+
+
+def test_the_rule():
+    def rows(*pairs):
+        return [{"density": density, "accuracy_median": accuracy} for density, accuracy in pairs]
+
+    assert lbbnn_schedule.choose(rows((0.30, 0.95), (0.10, 0.90), (0.14, 0.92)), 0.14) == 2
+    assert lbbnn_schedule.choose(rows((0.30, 0.95), (0.20, 0.90)), 0.14) == 1
+
+
+def test_the_published_schedule_is_as_written():
+    settings = paper.published_lbbnn("fc", "hierarchical").settings
+    rates = [settings.rate("inclusion_logit", epoch) for epoch in (0, 19, 20, 249)]
+    assert rates == pytest.approx([0.1, 0.1, 1e-4, 1e-4])
+    assert [settings.rate("", epoch) for epoch in (0, 249)] == [1e-4, 1e-4]
+    hyper = {"raw_shape": 1e-5, "raw_rate": 1e-5, "raw_included": 1e-3, "raw_excluded": 1e-3}
+    for name, rate in hyper.items():
+        assert [settings.rate(name, epoch) for epoch in (19, 20)] == [rate, 0.0]
+    network = paper.published_lbbnn("lenet", "hierarchical").network()
+    logits = network[0].weights.inclusion_logit.detach()
+    assert 0.0 <= float(logits.min()) <= float(logits.max()) <= 1.0
+    groups = {settings.group_of(name) for name, _ in network.named_parameters()}
+    assert groups == {"", "inclusion_logit", "raw_shape", "raw_rate", "raw_included", "raw_excluded"}
+
+
+def test_the_tables_take_the_chosen_schedule():
+    for architecture, logits in paper.LBBNN_LOGITS.items():
+        cell = paper.cell(architecture, "lbbnn")
+        assert cell.initial.inclusion_logit == cell.dense_initial.inclusion_logit == logits.start
+        assert cell.settings.rate("inclusion_logit", 0) == logits.rate
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dataset"), [("fc", "kmnist"), ("lenet", "kmnist"), ("lenet", "fmnist")]
+)
+def test_the_tables_schedule_is_the_one_the_validation_rows_chose(architecture, dataset):
+    """The rule over all candidates of the result files, steady ones too."""
+    rows = []
+    for path in (ROOT / "results" / "lbbnn_schedule").glob(f"{dataset}-{architecture}*.json"):
+        content = json.loads(path.read_text())
+        rows += [{**row, "steady": bool(content["spec"].get("steady"))} for row in content["rows"]]
+    best = rows[lbbnn_schedule.choose(rows, content["most_density"])]
+    logits = paper.logits_of(architecture, dataset)
+    assert [logits.start.low, logits.start.high] == best["start"]
+    assert (logits.rate, logits.steady) == (best["rate"], best["steady"])
+
+
+def test_the_command_writes_its_file(tmp_path, capsys):
+    words = ["--quick", "--epochs", "1", "--rates", "0.001", "0.1", "--device", "cpu", "--out", str(tmp_path)]
+    lbbnn_schedule.main(words)
+    content = json.loads((tmp_path / "results" / "lbbnn_schedule" / "digits-fc.json").read_text())
+    assert [row["rate"] for row in content["rows"]] == [0.001, 0.1]
+    assert content["chosen"]["rate"] in (0.001, 0.1)
+    assert len(content["rows"][0]["density_by_epoch"]) == 1
+    assert "<- chosen" in capsys.readouterr().out
+
+
+def test_other_starts_and_steady_rates(tmp_path):
+    words = ["--quick", "--epochs", "1", "--rates", "0.001", "--sparse-rates", "0.002", "--steady"]
+    lbbnn_schedule.main([*words, "--architecture", "lenet", "--device", "cpu", "--out", str(tmp_path)])
+    content = json.loads((tmp_path / "results/lbbnn_schedule/digits-lenet-steady.json").read_text())
+    found = [(row["start"], row["rate"]) for row in content["rows"]]
+    assert found == [([-10.0, 15.0], 0.001), ([-15.0, 10.0], 0.002)]
+    assert content["spec"]["steady"]
+    assert content["settings"]["settings"]["schedule"]["kind"] == "Constant"
+    assert content["command"].endswith("--rates 0.001 --sparse-rates 0.002 --steady --quick")
+    # A share that is there at the start says which start a replicate had.
+    wide, sparse = (row["density_by_epoch"][0] for row in content["rows"])
+    assert wide > 0.5 > sparse
+
+
+def test_a_steady_cell_moves_all_but_the_logits_at_one_rate():
+    for architecture in paper.ARCHITECTURES:
+        usual, steady = paper.cell(architecture, "lbbnn"), paper.steady(paper.cell(architecture, "lbbnn"))
+        for epoch in (0, 100, 130, 249):
+            assert steady.settings.rate("", epoch) == 1e-4
+            logits = [one.settings.rate("inclusion_logit", epoch) for one in (usual, steady)]
+            assert logits[0] == logits[1]

@@ -1,0 +1,295 @@
+"""experiments/uncertainty.py: the quick study end to end, its measures and its statements."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.inference.metrics import entropy
+from sparsebnn.inference.prediction import ClassPrediction
+from studies import uncertainty, uncertainty_figures, uncertainty_starts
+from studies.data.clusters import five_clusters
+from studies.uncertainty import Spec, cell, problems
+from studies.uncertainty_measures import (
+    Problem,
+    interval,
+    judge,
+    lattice,
+    paired,
+    t_quantile,
+)
+from studies.uncertainty_methods import METHODS, Method, OwnRows, fit
+from studies.uncertainty_report import _verdict, markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_bayes"))
+PROBLEM = Problem.draw(five_clusters(), 50, 400, 3)
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The quick study, without figures."""
+    out = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uncertainty_figures, "draw_all", lambda *_: [])
+        uncertainty.main(["--quick", "--out", str(out), "--workers", "1"])
+    return out
+
+
+def test_the_record(folder):
+    record = json.loads((folder / "results/uncertainty/uncertainty.json").read_text())
+    cells = record["summary"]["cells"]
+    assert list(cells) == ["10", "20"]
+    assert set(cells["10"]) == {method.key for method in METHODS}
+    assert set(cells["20"]) == {method.key for method in METHODS if not method.smallest}
+    assert len(record["rows"]) == 2 * (9 + 6)
+    for row in record["rows"]:
+        assert 0.9 < row["bayes_accuracy"] <= 1.0
+        assert row["detection"]["max_output"]["flagged_inside"] <= 1.0
+    first = [row["nll"] for row in record["rows"] if row["method"] == "lrt" and row["per_class"] == 10]
+    assert cells["10"]["lrt"]["nll"]["mean"] == pytest.approx(np.mean(first), rel=1e-3)
+    assert record["provenance"]["seeds"] == [0, 1]
+    assert any("falls from 10 to 20" in each["claim"] for each in record["summary"]["statements"])
+
+
+def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(uncertainty, "run", None)  # whoever trains now, fails
+    page = folder / "docs/uncertainty.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("Before.\n\n<!-- tables:begin -->\nstale\n<!-- tables:end -->\n\nAfter.\n")
+    assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
+    drawn = sorted(path.name for path in (folder / "docs/images").glob("*.png"))
+    numbers = ("1", "2", "5", "6", "7", "9", "9_bayes", "10")
+    expected = {f"uncertainty_figure_{n}.png" for n in numbers} | {"uncertainty_reliability.png"}
+    assert set(drawn) == expected
+    assert "| LBBNN-FLOW |" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.startswith("Before.")
+    assert text.endswith("After.\n")
+    assert "stale" not in text
+    assert "| LBBNN-FLOW |" in text
+
+
+def test_messages(tmp_path):
+    with pytest.raises(InvalidInput) as error:
+        uncertainty.main(["--out", str(tmp_path), "--figures-only"])
+    assert str(error.value) == (
+        "The 'out' of uncertainty must be a folder with results/uncertainty in it. "
+        f"Got {str(tmp_path)!r} instead. Run the study first, without --figures-only."
+    )
+    with pytest.raises(InvalidInput) as error:
+        uncertainty.main(["--out", str(tmp_path), "--workers", "0"])
+    assert str(error.value) == (
+        "The 'workers' of uncertainty must be a whole number of at least 1. Got 0 instead."
+    )
+
+
+def test_workers_do_not_change_results():
+    spec = Spec.quick()
+    method = FEW[1]
+    rows, arrays = cell(method, 10, spec)
+    again, same = cell(method, 10, spec)
+    for row in (*rows, *again):
+        for name in ("train_seconds", "seconds", "cpu_seconds"):
+            row.pop(name)
+    assert json.dumps(rows) == json.dumps(again)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(values, same[name])
+
+
+# -- data and training --------------------------------------------------------------------------------
+
+
+def test_all_methods_see_the_same_data_and_replicates_see_different_data():
+    first, second = problems(Spec.quick(), 10)
+    again, _ = problems(Spec.quick(), 10)
+    assert torch.equal(first.x, again.x)
+    assert not torch.equal(first.x, second.x)
+    for problem in (first, second):
+        assert problem.x.min(0).values.tolist() == [0.0, 0.0]
+        assert problem.x.max(0).values.tolist() == [1.0, 1.0]
+
+
+def test_bayes_accuracy():
+    """By the generating model on many rows: about 0.97."""
+    problem = Problem.draw(five_clusters(), 200, 8000, 1)
+    assert abs(problem.bayes_accuracy() - 0.9695) < 4.0 * math.sqrt(0.97 * 0.03 / 40000)
+
+
+def test_replicates_train_on_rows_of_their_own():
+    """The second of two data sets, trained beside the first, is what it is alone."""
+    spec = Spec.quick()
+    data = problems(spec, 10)
+    inputs = torch.stack([problem.x for problem in data])
+    method = Method("plain", "", "point", 0.01, 10)
+    both, _ = fit(method, inputs, data[0].y, 8, 50, 0, None)
+    alone, _ = fit(method, inputs[1:], data[0].y, 8, 50, 1, None)
+    for a, b in zip(both[1][0].parameters(), alone[0][0].parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    network = OwnRows(torch.nn.Identity(), inputs[0])
+    assert torch.equal(network(torch.tensor([[3.0], [0.0]])), inputs[0][[3, 0]])
+
+
+def test_steps_become_epochs():
+    method = Method("flow", "", "flow", 0.1, 1000, min_epochs=75)
+    assert [method.settings(rows, 50).epochs for rows in (30, 50, 250, 1000)] == [1000, 1000, 200, 75]
+    assert method.settings(1000, 50, steps=40).epochs == 2
+
+
+def test_members_of_an_ensemble_share_a_data_set():
+    spec = Spec.quick()
+    data = problems(spec, 10)
+    inputs = torch.stack([problem.x for problem in data])
+    method = Method("ensemble", "", "point", 0.01, 3, members=3)
+    predictors, run = fit(method, inputs, data[0].y, 8, 50, 0, None)
+    assert [len(members) for members in predictors] == [3, 3]
+    rows = run.replicates.varied["network.inputs"]
+    assert torch.equal(rows[0], rows[2])
+    assert not torch.equal(rows[2], rows[3])
+
+
+# -- measures -----------------------------------------------------------------------------------------
+
+
+def oracle(x: torch.Tensor) -> ClassPrediction:
+    """The generating model as if it were a method."""
+    probs = PROBLEM.true_probs(x)
+    return ClassPrediction(probs, entropy(probs), 1, PROBLEM.clusters.log_density(PROBLEM.scaling.invert(x)))
+
+
+def test_the_generating_model_has_no_error():
+    numbers, arrays = judge(oracle, oracle, PROBLEM, 11, 13, 0)
+    assert numbers["entropy_error"] < 1e-12
+    assert numbers["accuracy"] == numbers["bayes_accuracy"]
+    assert numbers["grid_epistemic"] == 0.0
+    assert numbers["ece_low"] == 0.0
+    assert numbers["rejection_area"] > numbers["accuracy"]
+    # Its outputs are log densities: outside they are low, so an alarm for high ones hardly ever goes off.
+    found = numbers["detection"]["max_output"]
+    assert found["auroc"] < 0.1
+    assert found["flagged_outside"] < 0.02 < found["flagged_inside"] < 0.09
+    assert arrays["block_accuracy"].mean() == pytest.approx(numbers["accuracy"], abs=1e-6)
+    assert arrays["cumulative_accuracy"][-1] == pytest.approx(numbers["accuracy"], abs=1e-6)
+    assert arrays["reliability"][0].sum() == 2000
+
+
+def test_away_and_outside():
+    def sure(x):
+        probs = torch.zeros(len(x), 5, dtype=torch.float64)
+        probs[:, 0] = 1.0
+        return ClassPrediction(probs, entropy(probs), 1, probs)
+
+    numbers, _ = judge(sure, sure, PROBLEM, 11, 13, 0)
+    assert numbers["away_max_prob"] == 1.0
+    assert numbers["outside_entropy"] == 0.0
+    assert numbers["entropy_error"] == pytest.approx(numbers["grid_true_entropy"])
+    grid = lattice(0.0, 1.0, 11).numpy()
+    gaps = np.sqrt(((grid[:, None] - PROBLEM.x.numpy()) ** 2).sum(-1)).min(1)
+    assert numbers["away_share"] == pytest.approx((gaps > 0.15).mean())
+
+
+def test_lattice():
+    points = lattice(-1.0, 2.0, 4)
+    assert points.shape == (16, 2)
+    assert points[1].tolist() == [-1.0, 0.0]
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 9, 30])
+def test_t_quantile(freedom):
+    assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
+
+
+def test_intervals():
+    values = [1.0, 2.0, 4.0, 4.5]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    found = interval(values)
+    assert (found["low"], found["high"]) == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
+    assert paired(values, [0.0, 1.0, 3.0, 3.5]) == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0})
+    assert math.isnan(interval([1.0])["low"])
+
+
+def test_verdicts():
+    def found(low, high):
+        return {"mean": (low + high) / 2.0, "low": low, "high": high}
+
+    assert _verdict(found(0.1, 0.2), 0.0, 1.0) == "holds"
+    assert _verdict(found(-0.1, 0.2), 0.0, 1.0) == "undecided"
+    assert _verdict(found(-0.3, -0.2), 0.0, 1.0) == "fails"
+    assert _verdict(interval([1.0]), 0.0, 1.0) == "undecided"
+
+
+def test_the_page_says_what_the_results_say():
+    """Every table line of the study stands in docs/uncertainty.md as the results file has it."""
+    page, results = ROOT / "docs/uncertainty.md", ROOT / "results/uncertainty/uncertainty.json"
+    text = page.read_text(encoding="utf-8")
+    record = json.loads(results.read_text(encoding="utf-8"))
+    for line in markdown(record):
+        assert line in text
+
+
+def test_every_method_fits_its_training_rows():
+    """Mean training accuracy at most 0.03 below the generating model's, at every size."""
+    record = json.loads((ROOT / "results/uncertainty/uncertainty.json").read_text(encoding="utf-8"))
+    assert list(record["summary"]["cells"]) == ["10", "50", "200"]
+    for size in (10, 50, 200):
+        for key in ("lrt", "flow", "dense", "dropout", "ensemble", "plain"):
+            own = [row for row in record["rows"] if (row["method"], row["per_class"]) == (key, size)]
+            assert len(own) == 10
+            reached, bayes = (
+                np.mean([r[name] for r in own]) for name in ("train_accuracy", "bayes_accuracy")
+            )
+            assert reached >= bayes - 0.03, (key, size)
+
+
+def test_the_results_are_of_these_methods():
+    record = json.loads((ROOT / "results/uncertainty/uncertainty.json").read_text(encoding="utf-8"))
+    assert record["methods"] == [{**asdict(method), "rates": dict(method.rates)} for method in METHODS]
+
+
+def test_other_starts_begin_where_they_say(tmp_path):
+    """Right on every row, at a far lower bound than the study's start."""
+    uncertainty_starts.main(["--quick", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "results/uncertainty_starts/uncertainty_starts.json").read_text())["rows"]
+    found = {row["start"]: row for row in rows}
+    # Five steps at a high rate may lose one or two of the fifty rows.
+    assert found["right everywhere"]["accuracy"] >= 0.94
+    assert found["right everywhere, 20 units"]["accuracy"] >= 0.94
+    assert found["study"]["accuracy"] < 0.5
+    assert found["right everywhere"]["elbo"] < found["study"]["elbo"] - 500.0
+
+
+def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():
+    """Nothing to pay: with q = p the KL is 0, and the bound is the mean log likelihood of draws."""
+    network = sparsebnn.mlp([2, 4, 5], family="gaussian")
+    with torch.no_grad():
+        for layer in (network[0], network[2]):
+            for family in (layer.weights, layer.biases):
+                family.mean.zero_()
+                family.raw_std.fill_(math.log(math.expm1(1.0)))
+    x, y = torch.zeros(6, 2), torch.arange(6) % 5
+    elbo, error = uncertainty_starts._bound(network, x, y, 400, 0)
+    random = torch.Generator().manual_seed(1)
+    hidden = torch.randn(4000, 6, 4, generator=random).relu()
+    std = (1.0 + (hidden**2).sum(-1, keepdim=True)).sqrt()
+    outputs = std * torch.randn(4000, 6, 5, generator=random)
+    each = outputs.log_softmax(-1)[:, torch.arange(6), y].sum(-1)
+    assert abs(elbo - float(each.mean())) < 4.0 * math.hypot(error, float(each.std()) / 4000**0.5)
+
+
+def test_the_page_shows_the_other_starts_as_measured():
+    record = json.loads((ROOT / "results/uncertainty_starts/uncertainty_starts.json").read_text())
+    text = (ROOT / "docs/uncertainty.md").read_text(encoding="utf-8")
+    assert uncertainty_starts.page(text, record["rows"]) == text
+    best = {m: max(r["elbo"] for r in record["rows"] if r["method"] == m) for m in ("lrt", "dense")}
+    assert best["lrt"] > best["dense"]
