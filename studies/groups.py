@@ -158,7 +158,7 @@ def markdown(contents: Sequence[dict[str, Any]]) -> str:
             lines.append(
                 [
                     f"{content['dataset']}, {_WHERE[block['architecture']]}",
-                    _NAMES[block["group_by"]],
+                    _NAMES[block["share"]],
                     f"{middle('density'):.3f}",
                     f"{100 * middle('accuracy_median'):.2f}",
                     f"{100 * middle('accuracy_compacted'):.2f}",
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for architecture in given.architectures:
         for share in SHARES[architecture]:
             rows, trained = run(given, data, architecture, share)
-            blocks.append({"architecture": architecture, "group_by": share, "rows": rows})
+            blocks.append({"architecture": architecture, "share": share, "rows": rows})
             seconds += trained.train_seconds
             device = provenance.device_name(trained.batches.x.device)
     content = {

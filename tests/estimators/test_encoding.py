@@ -537,7 +537,7 @@ def test_an_explanation_adds_up():
 # -- numbers that may stand for a missing value -------------------------------------------------------
 
 
-@pytest.mark.parametrize(("word", "group_by"), [(-999.0, 0.3), (9999.0, 0.05), (-9.0, 0.5)])
+@pytest.mark.parametrize(("word", "share"), [(-999.0, 0.3), (9999.0, 0.05), (-9.0, 0.5)])
 def test_a_number_of_nines_far_from_the_others_is_pointed_out(word, share):
     """It is read as the number it is: only the table's owner can know."""
     x = ordinary()

@@ -30,7 +30,7 @@ def mislabelled(labels: torch.Tensor, share: float, classes: int = 4) -> torch.T
 
 
 @pytest.mark.parametrize("power", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("group_by", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.1])
 def test_it_maximises_the_posterior(power, share):
     """Oracle: SciPy's minimiser of both numbers at once, on the log posterior in NumPy, several starts."""
     probs, labels = rows(1)

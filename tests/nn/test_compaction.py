@@ -54,7 +54,7 @@ def images(channels=2, padding=0, activation=nn.ReLU, **layer):
     )
 
 
-@pytest.mark.parametrize("group_by", [0.02, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dense_networks(family, activation, share):
@@ -69,7 +69,7 @@ def test_dense_networks(family, activation, share):
 
 
 @pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize("group_by", [0.03, 0.15, 0.5])
+@pytest.mark.parametrize("share", [0.03, 0.15, 0.5])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 def test_convolutions(share, padding, activation):
     """Constant channels fold into biases, except where zeros come in at the border."""

@@ -71,7 +71,7 @@ def enumerated_groups(network):
     return total
 
 
-@pytest.mark.parametrize("group_by", ["input", "output"])
+@pytest.mark.parametrize("share", ["input", "output"])
 @pytest.mark.parametrize("sizes", [[3, 1], [1, 3], [3, 4, 1], [2, 3, 3], [3, 2, 4, 1], [1, 2, 1, 2]])
 def test_shared_inclusions_are_one(share, sizes):
     """Exactly, where layers are small; and no input is likelier there than its own inclusion."""
@@ -81,7 +81,7 @@ def test_shared_inclusions_are_one(share, sizes):
     assert (reach.error == 0).all()
 
 
-@pytest.mark.parametrize("group_by", ["input", "output"])
+@pytest.mark.parametrize("share", ["input", "output"])
 def test_wide_layers_of_shared_inclusions(share):
     """P(an input is there) · P(a hidden unit is there): the second is all but certain of 40."""
     initial = sparsebnn.init.Initial(inclusion_logit=sparsebnn.init.Normal(-2.2, 0.0))

@@ -24,7 +24,7 @@ def content(tmp_path_factory) -> dict:
 
 
 def test_every_kind_of_sharing_is_compacted_and_computes_the_same(content):
-    assert [block["group_by"] for block in content["blocks"]] == ["weight", "input", "output"]
+    assert [block["share"] for block in content["blocks"]] == ["weight", "input", "output"]
     for block in content["blocks"]:
         for row in block["rows"]:
             assert row["largest_difference"] < 1e-5 * row["largest_output"]

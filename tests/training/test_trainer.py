@@ -452,7 +452,7 @@ def check_disturbed(folder, disk, undisturbed):
 
 
 @pytest.mark.parametrize("forever", [False, True])
-@pytest.mark.parametrize("group_by", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
 def test_a_write_that_fails(tmp_path, undisturbed, monkeypatch, caplog, share, forever):
     """The trained run is returned all the same."""
     monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
