@@ -1,4 +1,4 @@
-"""Result files to the picture and to docs/performance.md; nothing is measured here.
+"""Result files to the picture and to docs/studies/performance.md; nothing is measured here.
 
 The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :mod:`studies.pages`) are
 written by this module from the result files of that name; everything else on it is written by hand.
@@ -50,7 +50,7 @@ def block(records: Mapping[str, Record], kind: str) -> str:
     made += [f"{one['rows']} of the timings earlier: {_made(one)}" for one in record.get("earlier", [])]
     parts = [*made, *(table.markdown() for table in tables(record))]
     if pictured(records) == kind:
-        parts.append("![Milliseconds per step over replicates, width and depth](images/scaling.png)")
+        parts.append("![Milliseconds per step over replicates, width and depth](../images/scaling.png)")
     return "\n\n".join(parts)
 
 

@@ -1,8 +1,8 @@
 """A model saved on one device and loaded on another: the same draws, the same predictions.
 
-``python -m studies.across_devices --device cuda --out FOLDER`` trains a small network of every
+``python -m studies across_devices --device cuda --out FOLDER`` trains a small network of every
 family there, saves each, and writes what each predicts. On another machine
-``python -m studies.across_devices --check FOLDER`` loads them on its CPU, predicts the same
+``python -m studies across_devices --check FOLDER`` loads them on its CPU, predicts the same
 rows and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
 Where scikit-learn is there, an estimator is trained, saved and loaded too; it predicts in single precision.
 """
@@ -129,7 +129,7 @@ def _trained(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.across_devices``"""
+    """``python -m studies across_devices``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--device", default="auto", help="where to train: auto, cpu or cuda")
     options.add_argument("--check", type=Path, metavar="FOLDER", help="load and compare, on this CPU")

@@ -15,7 +15,7 @@ This study measures the difference of the two KL estimates, same parameters and 
 
 A negative gap means that the shortcut reports a better bound than there is.
 
-Run: ``python -m studies.auxiliary_gap``.
+Run: ``python -m studies auxiliary_gap``.
 """
 
 from __future__ import annotations

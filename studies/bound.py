@@ -19,7 +19,7 @@ and given z the posterior is mean field. So the first term is at most the best m
 all that z can add is the second, ``information``: at most the mutual information between z and the one
 number :math:`\bar s` through which r sees the weights.
 
-Run: ``python -m studies.bound``.
+Run: ``python -m studies bound``.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _work(study: str, given: argparse.Namespace, argv: Sequence[str]) -> None:
     lock = given.gpu_lock or Path(given.runs) / f".{study}.gpu.lock"
     # What had to be forgotten was forgotten once; a worker must not forget what another has finished.
     own = [word for word in argv if word != "--force"]
-    command = [sys.executable, "-m", f"studies.{study}", *own]
+    command = [sys.executable, "-m", "studies", study, *own]
     command += ["--workers", "1", "--quiet", "--gpu-lock", str(lock)]
     began = []
     try:

@@ -280,7 +280,7 @@ class Runner:
 
     def _command(self, job: Job, seeds: Sequence[int]) -> str:
         """What makes this cell again. Folders are left out: they name a machine, not a result."""
-        words = ["python", "-m", f"studies.{self.study}"]
+        words = ["python", "-m", "studies", self.study]
         words += ["--quick"] if self.given.quick else []
         words += self.words(job)
         if list(seeds) == list(range(len(seeds))):

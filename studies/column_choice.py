@@ -130,7 +130,7 @@ def page(text: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.column_choice``"""
+    """``python -m studies column_choice``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--repeats", type=int, default=Spec.repeats, help="data sets per case (default 5)")
     given = arguments("column_choice", "Columns that the estimators choose.", argv, [options])
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study.check(spec)
     rows = run(spec)
     print(f"Wrote {study.save(spec, range(spec.seed, spec.seed + spec.repeats), rows=rows)}.")
-    text = Path(given.out) / "docs" / "defaults.md"
+    text = Path(given.out) / "docs" / "studies" / "defaults.md"
     if text.is_file() and not given.quick:
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0

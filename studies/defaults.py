@@ -162,7 +162,7 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of docs/defaults.md from the rows of the result file."""
+    """The table of docs/studies/defaults.md from the rows of the result file."""
     lines = [
         "| data | method | accuracy (diabetes: R²) | against the best peer "
         "| log-loss | against the best peer | seconds a fit |",
@@ -195,7 +195,7 @@ def page(text: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.defaults``"""
+    """``python -m studies defaults``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--validate", action="store_true", help="what the defaults were chosen by")
     given = arguments("defaults", "The estimators' defaults beside scikit-learn's.", argv, [options])
@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [row.__dict__ for row in run(spec)]
     study.save(spec, [given.seed], rows=rows)
     print(table(rows))
-    text = Path(given.out) / "docs" / "defaults.md"
+    text = Path(given.out) / "docs" / "studies" / "defaults.md"
     if text.is_file() and not given.quick:
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0

@@ -32,7 +32,7 @@ deterministic, rate 3e-3        .964               1        .118         .025
 (**) is what runs here: the recommended recipe with a temperature of 0.1, rate 2e-2 and logit rate 3e-2,
 because there are few steps (warm-up 0.5, 100 epochs, flow nets 20-20). (*) is the same with a slab of
 N(0, 1); lines below it change what they name. Between the two lie two digits of 337, a fifth of the weights
-and a somewhat higher NLL. ``python -m studies.demo --validate`` prints the first line and the
+and a somewhat higher NLL. ``python -m studies demo --validate`` prints the first line and the
 deterministic network's.
 """
 
@@ -282,7 +282,7 @@ def _record(settings: Settings) -> dict[str, Any]:
 def _write(result: Result, seeds: list[int]) -> None:
     """The figures with what made them; the output folder is left out, it names a machine."""
     spec = result.spec
-    command = f"python -m studies.demo --seed {spec.seed} --epochs {spec.epochs}"
+    command = f"python -m studies demo --seed {spec.seed} --epochs {spec.epochs}"
     command += " --validate" if spec.validate else ""
     record = {
         "experiment": "demo",
@@ -359,9 +359,9 @@ def show(result: Result) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.demo``"""
+    """``python -m studies demo``"""
     parser = argparse.ArgumentParser(
-        prog="python -m studies.demo", description="LBBNN-FLOW on handwritten digits."
+        prog="python -m studies demo", description="LBBNN-FLOW on handwritten digits."
     )
     parser.add_argument("--out", help="folder for model, picture and figures (runs/demo)")
     parser.add_argument("--seed", type=int, default=Spec.seed, help="seed of the first replicate")

@@ -288,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(table(rows))
         seeds = range(spec.seed, spec.seed + len(rows))
         print(f"Wrote {study.save(spec, seeds, rows=rows)}.")
-    page = Path(study.given.out) / "docs" / "densities.md"
+    page = Path(study.given.out) / "docs" / "studies" / "densities.md"
     if page.exists() and not study.given.quick:
         renew(page, markdown(rows, results))
     try:

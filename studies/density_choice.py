@@ -85,7 +85,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.density_choice``"""
+    """``python -m studies density_choice``"""
     options = argparse.ArgumentParser(add_help=False)
     given = arguments("density_choice", "Densities that the estimators are asked for.", argv, [options])
     spec = Spec(seed=given.seed)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study.check(spec)
     rows = run(spec)
     print(f"Wrote {study.save(spec, [spec.seed], rows=rows)}.")
-    page = Path(given.out) / "docs" / "defaults.md"
+    page = Path(given.out) / "docs" / "studies" / "defaults.md"
     if page.is_file() and not given.quick:
         renew(page, table(rounded(rows)), "density")
     return 0

@@ -351,7 +351,7 @@ def record(
 ) -> dict[str, Any]:
     """Where a file's numbers come from. Folders are left out: they name a machine, not a result."""
     commit, source = given.commit
-    words = ["python", "-m", "studies.frontier", "--stage", stage]
+    words = ["python", "-m", "studies", "frontier", "--stage", stage]
     words += ["--quick"] if given.quick else []
     words += ["--datasets", dataset, "--architectures", architecture, "--methods", method]
     words += options_of(given, stage, programs)

@@ -338,7 +338,7 @@ def curve_lines(content: Result) -> str:
 
 def write(out: Path) -> None:
     """Renew the page's tables."""
-    page = out / "docs" / "frontier.md"
+    page = out / "docs" / "studies" / "frontier.md"
     if page.exists():
         renew(page, markdown(out / "results"))
         print(f"Wrote the tables into {page}.")

@@ -175,7 +175,7 @@ def markdown(contents: Sequence[dict[str, Any]]) -> str:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m studies.groups",
+        prog="python -m studies groups",
         description="Sparsity as smaller matrices: inclusions shared by inputs, neurons and filters.",
     )
     add = parser.add_argument
@@ -201,7 +201,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _command(given: argparse.Namespace) -> str:
     """What makes this file again."""
-    words = ["python", "-m", "studies.groups", *(["--quick"] if given.quick else [])]
+    words = ["python", "-m", "studies", "groups", *(["--quick"] if given.quick else [])]
     words += ["--dataset", given.dataset, "--architectures", *given.architectures]
     words += ["--replicates", str(given.replicates), "--temperature", f"{given.temperature:g}"]
     words += ["--epochs", str(given.epochs)] if given.epochs else []
@@ -215,7 +215,7 @@ def _stored(folder: Path) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the study, write its file, renew its table in ``docs/groups.md``."""
+    """Run the study, write its file, renew its table in ``docs/studies/groups.md``."""
     given = _options(argv)
     began = time.perf_counter()
     commit, source = provenance.commit_and_source()
@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     provenance.write_json(path, provenance.rounded(content))
     print(markdown([content]))
     print(f"Wrote {path}.")
-    page = given.out / "docs" / "groups.md"
+    page = given.out / "docs" / "studies" / "groups.md"
     if page.exists() and not given.quick:
         renew(page, markdown(_stored(folder)))
 

@@ -5,7 +5,7 @@ for images of another kind (AUROC, FPR@95, and the share above the 95% quantile 
 The maximum output is taken as in the cluster study, large means foreign; an AUROC below one half says
 that the opposite sign is the better detector.
 
-Run: ``python -m studies.image_ood --data FOLDER``, where FOLDER holds ``mnist.npz``,
+Run: ``python -m studies image_ood --data FOLDER``, where FOLDER holds ``mnist.npz``,
 ``fmnist.npz`` and ``kmnist.npz`` with x_train, y_train, x_test, y_test. Needs torch and numpy alone. The
 replicates of a method train as one program; with ``--workers`` the programs compile side by side and take
 turns on the device. ``--methods`` and ``--train-on`` add to a results file of the same study: a row goes when
@@ -301,9 +301,9 @@ def _missing(spec: Spec, rows: Sequence[Row]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.image_ood``"""
+    """``python -m studies image_ood``"""
     given = _options(argv)
-    page = Path(given.out) / "docs" / "uncertainty.md"
+    page = Path(given.out) / "docs" / "studies" / "uncertainty.md"
     if given.page_only:
         fill(page, json.loads((Path(given.out) / "results/image_ood/image_ood.json").read_text()))
         return 0

@@ -156,7 +156,7 @@ def table(rows: Sequence[dict[str, Any]], winner: int | None = None) -> str:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m studies.lbbnn_schedule",
+        prog="python -m studies lbbnn_schedule",
         description="LBBNN's inclusion logits: start and rate chosen on validation rows.",
     )
     add = parser.add_argument
@@ -258,7 +258,7 @@ def _comparison(given: argparse.Namespace, data: datasets.Dataset, turn: Turn) -
 
 def _command(given: argparse.Namespace) -> str:
     """What makes this file again."""
-    words = ["python", "-m", "studies.lbbnn_schedule", "--architecture", given.architecture]
+    words = ["python", "-m", "studies", "lbbnn_schedule", "--architecture", given.architecture]
     words += [
         "--dataset",
         given.dataset,

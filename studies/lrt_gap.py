@@ -16,7 +16,7 @@ are compared with both, next to the distance that chance alone would give them.
 What happens between examples is measured too: whole weights give all examples the same draw, the local
 reparametrization gives each its own.
 
-Run: ``python -m studies.lrt_gap``.
+Run: ``python -m studies lrt_gap``.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Logits:
 
 
 # The published rate fails with the right KL (:func:`published_lbbnn`), so these are ours to choose.
-# ``experiments.lbbnn_schedule`` chooses them on validation rows: on KMNIST's, for all data sets, unless a
+# ``studies.lbbnn_schedule`` chooses them on validation rows: on KMNIST's, for all data sets, unless a
 # data set's own rows were asked.
 LBBNN_LOGITS = {"fc": Logits(WIDE_STARTS["fc"], 2e-4), "lenet": Logits(WIDE_STARTS["lenet"], 3e-4)}
 _OWN_LOGITS = {("lenet", "fmnist"): Logits(WIDE_STARTS["fc"], 5e-5, steady=True)}

@@ -179,7 +179,7 @@ class Study:
     @property
     def command(self) -> str:
         """What was typed, less what does not matter to the result."""
-        return shlex.join(["python", "-m", f"studies.{self.name}", *self.given.words])
+        return shlex.join(["python", "-m", "studies", self.name, *self.given.words])
 
     def provenance(self, seeds: Sequence[int]) -> dict[str, Any]:
         """What made the rows: the command with its options, the commit, versions, seeds, device, seconds."""

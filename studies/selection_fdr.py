@@ -6,7 +6,7 @@ largest set whose expected false discovery rate is at most the level
 cannot exceed the level on average; how far approximate ones keep it is measured: with independent inputs,
 then where the model's assumptions or the approximation fail.
 
-Run: ``python -m studies.selection_fdr``.
+Run: ``python -m studies selection_fdr``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of docs/selection_fdr.md: realized rates ± standard error and, at 10%, the power."""
+    """The table of docs/studies/selection_fdr.md: realized rates ± standard error and, at 10%, the power."""
     levels = list(dict.fromkeys(row["level"] for row in rows))
     heads = " | ".join(f"{level:.0%}" for level in levels)
     lines = [f"| data | method | {heads} | power at 10% |", "|---" * (len(levels) + 3) + "|"]

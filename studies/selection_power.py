@@ -6,7 +6,7 @@ how the data do. Here every replicate has data of its own, simulated with the in
 methods have the same priors (inclusion 0.25, slab N(0, 1)). Correlations run from none (only what x16–x20
 are by construction) to the file's, sample sizes from 200 to 2,000.
 
-Run: ``python -m studies.selection_power``.
+Run: ``python -m studies selection_power``.
 """
 
 from __future__ import annotations

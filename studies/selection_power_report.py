@@ -37,7 +37,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of docs/selection_power.md: TPR / FPR, a line per cell, a column per method."""
+    """The table of docs/studies/selection_power.md: TPR / FPR, a line per cell, a column per method."""
     methods = [name for name in _COLOUR if any(row["method"] == name for row in rows)]
     lines = [f"| rows | correlations | {' | '.join(methods)} |", "|---" * (len(methods) + 2) + "|"]
     for size, correlation in dict.fromkeys((row["rows"], row["correlation"]) for row in rows):

@@ -5,7 +5,7 @@ visit all 256 structures. The exact inclusion probabilities come from closed for
 (:mod:`~studies.exact_regression`) and from importance sampling of each structure
 (:mod:`~studies.exact_selection`). All methods have the same priors.
 
-Run: ``python -m studies.selection_truth``; with ``--methods LBBNN`` those networks alone, whose
+Run: ``python -m studies selection_truth``; with ``--methods LBBNN`` those networks alone, whose
 rows are added to the result file.
 """
 

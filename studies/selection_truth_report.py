@@ -57,7 +57,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(lines: Sequence[dict[str, Any]], kind: str, key: str, digits: int = 3) -> str:
-    """A table of docs/selection_truth.md: one quantity, a line per method, a column per correlation."""
+    """A table of docs/studies/selection_truth.md: one quantity, a line per method, a column per correlation."""
     own = [line for line in lines if line["kind"] == kind]
     correlations = list(dict.fromkeys(line["correlation"] for line in own))
     head = " | ".join(f"{rho:g}" for rho in correlations)

@@ -5,7 +5,7 @@ half. TPR = TP/(TP+FN) and FPR = FP/(FP+TN) of each fit, averaged over fits. The
 where it is found (``--data`` or SPARSEBNN_LOGISTIC); otherwise its design is simulated, and the result
 says so.
 
-Run: ``python -m studies.table3``.
+Run: ``python -m studies table3``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CONTINUOUS = slice(6, 20)
 
 @dataclass(frozen=True)
 class Spec:
-    """The paper's settings. ``cs_tolerance`` is where coordinate ascent stops (see docs/table3.md)."""
+    """The paper's settings. ``cs_tolerance`` is where coordinate ascent stops (see docs/studies/table3.md)."""
 
     replicates: int = 100
     epochs: int = 500

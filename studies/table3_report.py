@@ -33,7 +33,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """The table of docs/table3.md."""
+    """The table of docs/studies/table3.md."""
     lines = ["| | fits | TPR | paper | FPR | paper | bound | seconds |", "|---|---|---|---|---|---|---|---|"]
     for result in results:
         paper = result["paper"]

@@ -229,7 +229,7 @@ def markdown(results: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables, or write them into a page between its markers."""
     parser = argparse.ArgumentParser(
-        prog="python -m studies.tables",
+        prog="python -m studies tables",
         description="Tables 1 and 2, the paper's figures beside ours.",
     )
     parser.add_argument(

@@ -8,7 +8,7 @@ certainty (figure 9), out-of-distribution detection by the maximum model-average
 Every replicate has a data set of its own, scaled to [0, 1]² by its own rows, so intervals cover the luck of
 the data as well as that of training. All methods see the same data sets.
 
-Run: ``python -m studies.uncertainty``; figures alone, from the saved results:
+Run: ``python -m studies uncertainty``; figures alone, from the saved results:
 ``--figures-only``.
 """
 
@@ -184,7 +184,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.uncertainty``"""
+    """``python -m studies uncertainty``"""
     given = _arguments(argv)
     folder = Path(given.out) / "results" / "uncertainty"
     if not given.figures_only:
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     record = json.loads((folder / "uncertainty.json").read_text(encoding="utf-8"))
     show(record)
-    fill(Path(given.out) / "docs" / "uncertainty.md", record)
+    fill(Path(given.out) / "docs" / "studies" / "uncertainty.md", record)
     try:
         from studies import uncertainty_figures
 

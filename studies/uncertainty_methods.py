@@ -2,7 +2,7 @@
 
 One hidden layer; the two inputs are coordinates, the five outputs classes. Rates and steps were chosen on
 the training objective (the bound; for dropout and the deterministic network the likelihood), temperatures
-by cross-validation on training rows, see ``docs/uncertainty.md``.
+by cross-validation on training rows, see ``docs/studies/uncertainty.md``.
 """
 
 from __future__ import annotations

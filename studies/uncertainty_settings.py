@@ -8,7 +8,7 @@ chosen by cross-validation instead (``uncertainty_temperature``).
 The paper does not say how wide the slab is in this study. That the bound cannot choose it either is shown
 with a few widths of LBBNN-LRT: narrower slabs have ever higher bounds, up to where nothing is learned.
 
-Run: ``python -m studies.uncertainty_settings``.
+Run: ``python -m studies uncertainty_settings``.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def page(text: str, record: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.uncertainty_settings``"""
+    """``python -m studies uncertainty_settings``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
     claim = "The settings of the study of uncertainty."
@@ -212,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates, slabs = (rounded(rows) for rows in run(spec, given.workers))
     seeds = range(spec.seed, spec.seed + spec.data_sets)
     print(f"Wrote {study.save(spec, seeds, workers=given.workers, rows=rates, slabs=slabs)}.")
-    text = Path(given.out) / "docs" / "uncertainty.md"
+    text = Path(given.out) / "docs" / "studies" / "uncertainty.md"
     if text.is_file():
         renew(text, rate_table(rates), "rates")
         renew(text, slab_table(slabs), "slab")

@@ -8,7 +8,7 @@ everywhere, with small variances and every weight there, in two lengths; and fro
 units, the other 980 silent (means 0, small variances). Each end is judged by the mean of many draws of the
 bound on all rows.
 
-Run: ``python -m studies.uncertainty_starts``.
+Run: ``python -m studies uncertainty_starts``.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.uncertainty_starts``"""
+    """``python -m studies uncertainty_starts``"""
     given = arguments("uncertainty_starts", "The bound of the study of uncertainty, from other starts.", argv)
     spec = Spec(seed=given.seed)
     if given.quick:
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study.check(spec)
     rows = run(spec)
     print(f"Wrote {study.save(spec, range(spec.seed, spec.seed + spec.data_sets), rows=rows)}.")
-    text = Path(given.out) / "docs" / "uncertainty.md"
+    text = Path(given.out) / "docs" / "studies" / "uncertainty.md"
     if text.is_file():
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0

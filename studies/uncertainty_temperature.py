@@ -16,7 +16,7 @@ before any of them had been used in the study:
   over all rows of all four sets. If the lowest candidate is the best, a third of it is tried too, once
   (``--further`` times). No test rows are drawn, and the chosen temperature serves every size of the study.
 
-Run: ``python -m studies.uncertainty_temperature``.
+Run: ``python -m studies uncertainty_temperature``.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m studies.uncertainty_temperature``"""
+    """``python -m studies uncertainty_temperature``"""
     claim = "The temperature of the study of uncertainty, by cross-validation."
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--workers", type=int, default=2, help="processes of one thread each (default 2)")
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = range(spec.seed, spec.seed + spec.data_sets)
     print(f"Wrote {study.save(spec, seeds, workers=given.workers, chosen=best(rows), rows=rows)}.")
     print(table(rows))
-    text = Path(given.out) / "docs" / "uncertainty.md"
+    text = Path(given.out) / "docs" / "studies" / "uncertainty.md"
     if text.is_file():
         renew(text, table(rows), "temperature")
     return 0

@@ -127,7 +127,7 @@ def test_a_page_is_refreshed_between_its_marks(tmp_path):
 
 def test_the_page_says_what_the_files_say():
     records = page.read(ROOT / "results" / "bench")
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
     assert filled(text, parity.blocks(ROOT / "results" / "bench"), "parity") == text
@@ -539,5 +539,5 @@ def test_without_a_kink_single_precision_stays_near():
 
 
 def test_the_page_has_the_kinks_of_the_file():
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     assert filled(text, kinks.block(ROOT / "results" / "bench"), "kinks") == text

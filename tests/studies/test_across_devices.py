@@ -1,4 +1,4 @@
-"""experiments/across_devices.py and the file behind it: saved on one machine, loaded on another."""
+"""studies/across_devices.py and the file behind it: saved on one machine, loaded on another."""
 
 import json
 import subprocess

@@ -352,7 +352,7 @@ def test_the_theorems_hold_with_eight_inputs():
 def test_result_file_says_where_it_comes_from(quick):
     text = (quick / "results" / "bound" / "bound.json").read_text()
     provenance = json.loads(text)["provenance"]
-    assert provenance["command"] == "python -m studies.bound --quick"
+    assert provenance["command"] == "python -m studies bound --quick"
     assert {"commit", "versions", "seeds", "device", "seconds"} <= provenance.keys()
     assert str(quick) not in text
     picture = (quick / "docs" / "images" / "bound.png").stat().st_size

@@ -78,7 +78,7 @@ def test_a_result_has_what_the_tables_need(whole):
         assert content[name] >= 0.0
     assert content["train_seconds"] > 0.0
     assert content["command"] == (
-        "python -m studies.table1 --quick --datasets digits --methods lrt --replicates 2 --epochs 2 --draws 3"
+        "python -m studies table1 --quick --datasets digits --methods lrt --replicates 2 --epochs 2 --draws 3"
     )
     assert content["versions"]["torch"] == torch.__version__
     assert content["settings"]["settings"]["epochs"] == 2

@@ -18,7 +18,7 @@ def rows():
 
 
 def test_the_page_has_the_table_of_the_result_file(rows):
-    text = (ROOT / "docs" / "defaults.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "studies" / "defaults.md").read_text(encoding="utf-8")
     assert defaults.page(text, rows) == text
 
 

@@ -31,7 +31,7 @@ def test_files_are_written(quick):
     assert quick.picture.read_bytes().startswith(b"\x89PNG")
     record = json.loads(quick.table.read_text())
     assert record["rows"][1]["accuracy"] == pytest.approx(quick.rows[1].accuracy, rel=1e-5)
-    assert record["provenance"]["command"] == "python -m studies.demo --seed 0 --epochs 2"
+    assert record["provenance"]["command"] == "python -m studies demo --seed 0 --epochs 2"
     assert record["provenance"]["seeds"] == [0]
     assert record["settings"]["temperature"] == 0.1
 
@@ -298,12 +298,12 @@ def test_without_typer(monkeypatch, capsys):
     assert _command(monkeypatch, "demo") == 1
     assert capsys.readouterr().err == (
         "Error: the command line needs 'typer': pip install 'sparsebnn[cli]'. "
-        "Every experiment also runs without it: python -m studies.demo\n"
+        "Every experiment also runs without it: python -m studies demo\n"
     )
 
 
 def test_the_experiment_runs_without_the_command_line(tmp_path):
-    words = [sys.executable, "-m", "studies.demo", "--epochs", "0", "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "studies", "demo", "--epochs", "0", "--out", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (

@@ -51,9 +51,9 @@ def test_the_small_study_and_its_picture(tmp_path, capsys):
 
 def test_the_page_shows_what_the_file_says():
     rows = json.loads((ROOT / "results" / "densities" / "densities.json").read_text())["rows"]
-    page = (ROOT / "docs" / "densities.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "studies" / "densities.md").read_text(encoding="utf-8")
     assert pages.filled(page, densities.markdown(rows, ROOT / "results")) == page, (
-        "run: sparsebnn reproduce densities --draw"
+        "run: python -m studies densities --draw"
     )
 
 
@@ -87,9 +87,9 @@ def test_the_ablations_change_one_thing_each():
 
 
 def test_the_ablations_page_shows_what_the_results_say():
-    page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "studies" / "ablations.md").read_text(encoding="utf-8")
     section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
-    assert pages.filled(page, section) == page, "run: sparsebnn reproduce ablations --write docs/ablations.md"
+    assert pages.filled(page, section) == page, "run: python -m studies ablations --write docs/studies/ablations.md"
 
 
 def test_an_ablation_beside_its_baseline(tmp_path):

@@ -1,4 +1,4 @@
-"""experiments/density_choice.py: what it fits, and that the page shows what the file says."""
+"""studies/density_choice.py: what it fits, and that the page shows what the file says."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_the_quick_study(tmp_path, capsys):
 
 def test_the_page_shows_what_the_file_says():
     rows = json.loads((ROOT / "results/density_choice/density_choice.json").read_text())["rows"]
-    page = (ROOT / "docs/defaults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/studies/defaults.md").read_text(encoding="utf-8")
     assert filled(page, density_choice.table(rows), "density") == page
 
 

@@ -610,9 +610,9 @@ def test_digits_differ_from_images_in_what_is_said_only():
 
 
 def test_the_page_shows_what_the_files_say():
-    page = (ROOT / "docs" / "frontier.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "studies" / "frontier.md").read_text(encoding="utf-8")
     assert pages.filled(page, frontier_report.markdown(ROOT / "results")) == page, (
-        "run: sparsebnn frontier --stage page"
+        "run: python -m studies frontier --stage page"
     )
 
 

@@ -77,9 +77,9 @@ def test_the_distance_is_one_between_outputs():
 
 def test_the_page_shows_what_the_files_say():
     stored = groups._stored(ROOT / "results" / "groups")
-    page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "studies" / "groups.md").read_text(encoding="utf-8")
     assert stored
-    assert pages.filled(page, groups.markdown(stored)) == page, "run: sparsebnn reproduce groups"
+    assert pages.filled(page, groups.markdown(stored)) == page, "run: python -m studies groups"
     rows = [row for content in stored for block in content["blocks"] for row in block["rows"]]
     assert all(row["largest_difference"] < 1e-5 * row["largest_output"] for row in rows)
     assert all(row["largest_difference_in_double"] < 1e-10 for row in rows)

@@ -1,4 +1,4 @@
-"""experiments/image_ood.py on pictures small in number: what is trained, what is reported, what is said."""
+"""studies/image_ood.py on pictures small in number: what is trained, what is reported, what is said."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def test_the_command_writes_a_row_for_everything(folder, tmp_path, capsys):
     assert record["missing"] == []
     assert record["provenance"]["device"] == device_name(torch.device("cpu"))
     assert record["provenance"]["command"] == (
-        "python -m studies.image_ood --data DATA --train-on mnist --methods lrt dense dropout "
+        "python -m studies image_ood --data DATA --train-on mnist --methods lrt dense dropout "
         "plain ensemble --epochs 1 --plain-epochs 6 --rows 60 --replicates 2 --members 2 --draws 3"
     )
     said = capsys.readouterr().out
@@ -354,6 +354,6 @@ def test_the_page_says_of_how_many_replicates_a_row_is():
 
 def test_the_page_says_what_the_results_file_says():
     record = json.loads((ROOT / "results/image_ood/image_ood.json").read_text())
-    page = (ROOT / "docs/uncertainty.md").read_text()
+    page = (ROOT / "docs/studies/uncertainty.md").read_text()
     assert "\n".join(markdown(record)) in page
     assert set(LABELS) == set(METHODS)

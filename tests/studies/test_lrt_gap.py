@@ -124,7 +124,7 @@ def test_quick_study_runs_and_distances_fall_with_width(tmp_path):
     lrt_gap.main(["--quick", "--out", str(tmp_path)])
     text = (tmp_path / "results" / "lrt_gap" / "lrt_gap.json").read_text()
     record = json.loads(text)
-    assert record["provenance"]["command"] == "python -m studies.lrt_gap --quick"
+    assert record["provenance"]["command"] == "python -m studies lrt_gap --quick"
     assert str(tmp_path) not in text
     by_cell = {(r["polarised"], r["density"], r["width"]): r["kolmogorov"] for r in record["distances"]}
     for polarised in (False, True):

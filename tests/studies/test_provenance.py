@@ -25,7 +25,7 @@ def test_a_rehearsal_does_not_write_where_results_live():
 def test_the_command_leaves_the_folder_out(tmp_path):
     study = Study("bound", arguments("bound", "", ["--seed", "3", "--out", str(tmp_path)]))
     record = study.provenance([3, 4])
-    assert record["command"] == "python -m studies.bound --seed 3"
+    assert record["command"] == "python -m studies bound --seed 3"
     assert record["seeds"] == [3, 4]
 
 
@@ -56,7 +56,7 @@ def test_the_command_names_a_studys_own_options(tmp_path):
     own.add_argument("--device", default="auto")
     argv = ["--data", str(tmp_path), "--methods", "b", "--simulate", "--workers", "1", "--device", "cpu"]
     study = Study("table3", arguments("table3", "", argv, [own]))
-    assert study.provenance([0])["command"] == ("python -m studies.table3 --data DATA --methods b --simulate")
+    assert study.provenance([0])["command"] == ("python -m studies table3 --data DATA --methods b --simulate")
     assert Study("table3", arguments("table3", "", ["--rate", "0.1"], [own])).given.words == []
 
 
@@ -121,7 +121,7 @@ def test_a_rehearsal_never_replaces_a_result(tmp_path, spec, options):
         _saved(tmp_path, spec, *options)
     assert str(refused.value) == (
         f"The '{path}' of the command must be a result of --quick too. "
-        "Got one of 'python -m studies.bound' instead. "
+        "Got one of 'python -m studies bound' instead. "
         "Give another --out, or leave --quick out."
     )
     assert path.read_text() == before

@@ -23,7 +23,7 @@ def committed(study, name=None):
 
 
 def page(name):
-    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "studies" / f"{name}.md").read_text(encoding="utf-8")
 
 
 METHODS = ("cs", "lrt", "flow", "lrt_long", "flow_long", "mcmc")

@@ -110,7 +110,7 @@ def quick(tmp_path_factory):
 def test_table3_writes_a_file_per_method(quick, method):
     text = (quick / "results" / "table3" / f"{method}.json").read_text()
     record = json.loads(text)
-    assert record["provenance"]["command"] == "python -m studies.table3 --simulate --quick"
+    assert record["provenance"]["command"] == "python -m studies table3 --simulate --quick"
     assert record["provenance"]["seeds"] == [0, 1, 2]
     assert record["data"] == {"source": "simulated", "x_sha256": None}
     assert str(quick) not in text

@@ -1,4 +1,4 @@
-"""experiments/uncertainty.py: the quick study end to end, its measures and its statements."""
+"""studies/uncertainty.py: the quick study end to end, its measures and its statements."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def test_the_record(folder):
 def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(uncertainty, "run", None)  # whoever trains now, fails
-    page = folder / "docs/uncertainty.md"
+    page = folder / "docs/studies/uncertainty.md"
     page.parent.mkdir(exist_ok=True)
     page.write_text("Before.\n\n<!-- tables:begin -->\nstale\n<!-- tables:end -->\n\nAfter.\n")
     assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
@@ -230,8 +230,8 @@ def test_verdicts():
 
 
 def test_the_page_says_what_the_results_say():
-    """Every table line of the study stands in docs/uncertainty.md as the results file has it."""
-    page, results = ROOT / "docs/uncertainty.md", ROOT / "results/uncertainty/uncertainty.json"
+    """Every table line of the study stands in docs/studies/uncertainty.md as the results file has it."""
+    page, results = ROOT / "docs/studies/uncertainty.md", ROOT / "results/uncertainty/uncertainty.json"
     text = page.read_text(encoding="utf-8")
     record = json.loads(results.read_text(encoding="utf-8"))
     for line in markdown(record):
@@ -289,7 +289,7 @@ def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():
 
 def test_the_page_shows_the_other_starts_as_measured():
     record = json.loads((ROOT / "results/uncertainty_starts/uncertainty_starts.json").read_text())
-    text = (ROOT / "docs/uncertainty.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/studies/uncertainty.md").read_text(encoding="utf-8")
     assert uncertainty_starts.page(text, record["rows"]) == text
     best = {m: max(r["elbo"] for r in record["rows"] if r["method"] == m) for m in ("lrt", "dense")}
     assert best["lrt"] > best["dense"]

@@ -1,4 +1,4 @@
-"""experiments/uncertainty_settings.py and uncertainty_temperature.py: what was chosen, and on what."""
+"""studies/uncertainty_settings.py and uncertainty_temperature.py: what was chosen, and on what."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def test_slabs_of_width_one_are_the_study():
 
 
 def test_the_page_shows_the_settings_as_measured():
-    text = (ROOT / "docs/uncertainty.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/studies/uncertainty.md").read_text(encoding="utf-8")
     assert uncertainty_settings.page(text, saved("uncertainty_settings")) == text
     assert uncertainty_temperature.page(text, saved("uncertainty_temperature")["rows"]) == text
 
