@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.pages import filled
-from studies.provenance import commit, device_name, rounded, versions, write_json
+from sparsebnn.app.provenance import commit, device_name, rounded, versions
+from studies.runner import filled, write_json
 
 __all__ = ["fit", "main", "page", "table"]
 

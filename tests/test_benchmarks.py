@@ -22,7 +22,7 @@ from sparsebnn.io.locking import locked
 from sparsebnn.nn import layers
 from sparsebnn.nn.passes import LocalPass
 from sparsebnn.random.noise import RandomNoise
-from studies.pages import filled
+from studies.runner import filled
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -42,7 +42,7 @@ def test_reproduce_lists_the_studies(monkeypatch, capsys):
 
 
 def test_reproduce_hands_options_to_the_study(monkeypatch, capsys):
-    from studies import bound
+    from studies.bounds import bound
 
     seen: list[list[str]] = []
     monkeypatch.setattr(bound, "main", seen.append)

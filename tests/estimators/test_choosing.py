@@ -17,7 +17,7 @@ from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer
-from studies import column_choice
+from studies.estimators import column_choice
 
 FAMILIES = ["spike_slab", "concrete", "gaussian", "flow"]
 

@@ -11,7 +11,7 @@ import torch
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.io import saving, storage
-from studies import across_devices
+from studies.estimators import across_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,8 @@ import torch
 from torch.distributions import Normal
 
 from sparsebnn.random.noise import RandomNoise
-from studies import auxiliary_gap
-from studies.auxiliary_gap import TRAINED_LIKE, Shape, Spec, gap, make_family, one_number
+from studies.bounds import auxiliary_gap
+from studies.bounds.auxiliary_gap import TRAINED_LIKE, Shape, Spec, gap, make_family, one_number
 
 SIGMAS = 4.0
 SQUARE = Shape("3×2", (3, 2))

@@ -20,15 +20,15 @@ from sparsebnn.init import Normal as NormalStart
 from sparsebnn.nn.passes import WeightPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer, RandomNoise
 from sparsebnn.training import Objective
-from studies import bound
-from studies.bound_estimates import (
+from studies.bounds import bound
+from studies.bounds.estimates import (
     elbo,
     information,
     layer_of,
     marginal_bounds,
     noise_blocks,
 )
-from studies.exact_regression import (
+from studies.bounds.exact_regression import (
     Regression,
     exact_posterior,
     gaussian_optimum,

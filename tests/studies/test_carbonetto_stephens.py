@@ -15,8 +15,8 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.io.data.columns import standardised
 from studies.baselines import CarbonettoStephens
 from studies.baselines.coordinate_ascent import Ascent, Problem
+from studies.bounds.exact_regression import Regression, exact_posterior, spike_slab_optimum
 from studies.data.logistic import simulate_logistic
-from studies.exact_regression import Regression, exact_posterior, spike_slab_optimum
 
 
 def orthogonal(rows=64, p=6, seed=0):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies import defaults
+from studies.estimators import defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,8 @@ from sparsebnn.io import saving
 from sparsebnn.io.data import load
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.training import Interrupted
-from studies import demo, demo_picture
+from studies.demo import command as demo
+from studies.demo import picture as demo_picture
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ import torch
 from sparsebnn.init import Uniform
 from sparsebnn.training import Settings
 from sparsebnn.training.schedules import Steps
-from studies import ablations, densities, pages, tables
-from studies.paper import cell
+from studies import pages
+from studies.tables import ablations, densities
+from studies.tables import report as tables
+from studies.tables.paper import cell
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,7 +91,9 @@ def test_the_ablations_change_one_thing_each():
 def test_the_ablations_page_shows_what_the_results_say():
     page = (ROOT / "docs" / "studies" / "ablations.md").read_text(encoding="utf-8")
     section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
-    assert pages.filled(page, section) == page, "run: python -m studies ablations --write docs/studies/ablations.md"
+    assert pages.filled(page, section) == page, (
+        "run: python -m studies ablations --write docs/studies/ablations.md"
+    )
 
 
 def test_an_ablation_beside_its_baseline(tmp_path):

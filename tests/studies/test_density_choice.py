@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-
-from studies import density_choice
 from studies.pages import filled
+
+from studies.estimators import density_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 

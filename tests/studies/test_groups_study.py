@@ -11,7 +11,8 @@ import torch
 from sparsebnn.nn.compaction import compact, median_weights
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.networks import bayesian_layers
-from studies import frontier_plan, groups, pages
+from studies import frontier_plan, pages
+from studies.frontier import groups
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from studies.provenance import device_name
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Callback
-from studies import image_ood
-from studies.image_ood import METHODS, NAMES, PROGRAMS, Spec, read, run, training
-from studies.image_ood_judge import shaped
-from studies.image_ood_report import LABELS, fill, markdown
-from studies.provenance import device_name
+from studies.image_ood import command as image_ood
+from studies.image_ood.command import METHODS, NAMES, PROGRAMS, Spec, read, run, training
+from studies.image_ood.judge import shaped
+from studies.image_ood.report import LABELS, fill, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from studies.classification import quick_cell
 
 from sparsebnn.init import Uniform
 from sparsebnn.io.data import load
-from studies import lbbnn_schedule, paper
-from studies.classification import quick_cell
-from studies.paper import Logits
+from studies.tables import lbbnn_schedule, paper
+from studies.tables.paper import Logits
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import sparsebnn
-from studies import lrt_gap
-from studies.exact_regression import all_structures
-from studies.lrt_gap import Spec, Unit, distances, drawn_distances, exact_law, make_unit
+from studies.bounds import lrt_gap
+from studies.bounds.exact_regression import all_structures
+from studies.bounds.lrt_gap import Spec, Unit, distances, drawn_distances, exact_law, make_unit
 
 
 def unit_of(width: int, density: float, polarised: bool = False, seed: int = 0) -> Unit:

@@ -13,9 +13,12 @@ import sparsebnn
 from sparsebnn.init import Initial
 from sparsebnn.io.data.columns import standardised
 from sparsebnn.selection.rules import bayesian_fdr_threshold
-from studies import selection_fdr, selection_power, selection_truth, table3
 from studies.data.logistic import simulate_logistic
-from studies.logistic_study import (
+from studies.selection import fdr as selection_fdr
+from studies.selection import power as selection_power
+from studies.selection import table3
+from studies.selection import truth as selection_truth
+from studies.selection.logistic import (
     inclusions,
     layer,
     mean_and_error,

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from sparsebnn.checks import InvalidInput
-from studies import pages, tables
-from studies.paper import cell
-from studies.published import printed
+from studies import pages
+from studies.tables import report as tables
+from studies.tables.paper import cell
+from studies.tables.published import printed
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,10 +14,12 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import ClassPrediction
-from studies import uncertainty, uncertainty_figures, uncertainty_starts
 from studies.data.clusters import five_clusters
-from studies.uncertainty import Spec, cell, problems
-from studies.uncertainty_measures import (
+from studies.uncertainty import command as uncertainty
+from studies.uncertainty import figures as uncertainty_figures
+from studies.uncertainty import starts as uncertainty_starts
+from studies.uncertainty.command import Spec, cell, problems
+from studies.uncertainty.measures import (
     Problem,
     interval,
     judge,
@@ -25,8 +27,8 @@ from studies.uncertainty_measures import (
     paired,
     t_quantile,
 )
-from studies.uncertainty_methods import METHODS, Method, OwnRows, fit
-from studies.uncertainty_report import _verdict, markdown
+from studies.uncertainty.methods import METHODS, Method, OwnRows, fit
+from studies.uncertainty.report import _verdict, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_bayes"))

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from studies.uncertainty_workers import spread
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.layers import Linear
-from studies import uncertainty_settings, uncertainty_temperature
-from studies.uncertainty import Spec as StudySpec
-from studies.uncertainty import problems
-from studies.uncertainty_methods import BAYESIAN, METHODS, fit, posterior
-from studies.uncertainty_settings import Slabs
-from studies.uncertainty_temperature import Spec, best, folds, held_out, table
-from studies.uncertainty_workers import spread
+from studies.uncertainty import settings as uncertainty_settings
+from studies.uncertainty import temperature as uncertainty_temperature
+from studies.uncertainty.command import Spec as StudySpec
+from studies.uncertainty.command import problems
+from studies.uncertainty.methods import BAYESIAN, METHODS, fit, posterior
+from studies.uncertainty.settings import Slabs
+from studies.uncertainty.temperature import Spec, best, folds, held_out, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Spec(data_sets=2, hidden=8, steps=3)

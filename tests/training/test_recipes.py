@@ -17,8 +17,8 @@ from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.priors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.training import PhasedSettings
 from sparsebnn.training.recipes import METHODS
-from studies.cells import Job, finished
-from studies.paper import cell
+from studies.tables.cells import Job, finished
+from studies.tables.paper import cell
 
 ROOT = Path(__file__).resolve().parents[1]
 
