@@ -147,7 +147,7 @@ class Study:
             "seconds": round(time.perf_counter() - self.began, 1),
         }
 
-    def save(self, spec: Any, seeds: Sequence[int], stem: str | None = None, **content: Any) -> Path:
+    def save(self, spec: Any, seeds: Sequence[int], /, stem: str | None = None, **content: Any) -> Path:
         """Write ``results/<name>/<stem>.json``: provenance, spec, and ``content``."""
         path = self.folder / f"{stem or self.name}.json"
         record = {"experiment": self.name, "provenance": self.provenance(seeds)}

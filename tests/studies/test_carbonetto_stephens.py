@@ -11,7 +11,6 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from sparsebnn.checks import InvalidInput
 from sparsebnn.io.data.columns import standardised
 from studies.baselines import CarbonettoStephens
 from studies.baselines.coordinate_ascent import Ascent, Problem
@@ -183,14 +182,6 @@ def test_fitted_noise_and_slab_are_near_those_that_made_the_data():
     assert model.noise_std_ == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(2 * 700))
 
 
-def test_largest_sweep_count_is_told():
-    x, rng = correlated()
-    y = classes(x, np.ones(6), rng)
-    model = CarbonettoStephens(max_sweeps=2).fit(x, y)
-    assert model.sweeps_.item() == 2
-    assert not model.converged_.item()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fit_slab", [False, True])
 def test_five_thousand_inputs_in_under_a_minute(fit_slab):
@@ -256,59 +247,6 @@ def data(rows=60, p=4):
     return x, classes(x, np.array([2.0] + [0.0] * (p - 1)), rng)
 
 
-def complaint(x, y, **options):
-    with pytest.raises(InvalidInput) as error:
-        CarbonettoStephens(**options).fit(x, y)
-    return str(error.value)
-
-
-def test_constant_columns_are_named():
-    x, y = data()
-    x[:, 2] = 3.0
-    assert complaint(x, y) == (
-        "The 'x' of CarbonettoStephens must be free of constant columns. Got 'x3' instead. "
-        "Drop them: the intercept already stands for a constant."
-    )
-
-
-def test_single_class():
-    x, _ = data()
-    assert complaint(x, np.ones(60)) == (
-        "The 'y' of CarbonettoStephens must be of both classes. Got only 1 instead. "
-        "With a single class there is nothing to tell apart."
-    )
-
-
-def test_other_labels_and_text_targets():
-    x, _ = data()
-    assert "must be 0 or 1. Got values such as [1.0, 2.0] instead." in complaint(x, np.tile([1, 2], 30))
-    assert "must be a vector of numbers. Got <U3" in complaint(x, np.tile(["yes", "no"], 30))
-
-
-def test_missing_values_are_counted_and_placed():
-    x, y = data()
-    x[3, 1] = np.nan
-    x[5, 3] = np.inf
-    assert "Got 2 missing or infinite values in 'x2', 'x4' instead." in complaint(x, y)
-    y[0] = np.nan
-    assert "Got 1 missing or infinite values instead. Drop those rows first." in complaint(data()[0], y)
-
-
-def test_text_columns_are_refused():
-    x, y = data()
-    assert "must be numeric. Got an array of <U32 instead." in complaint(x.astype(str), y)
-
-
-def test_options_are_checked_before_work():
-    x, y = data()
-    assert "'inclusion_prob' of CarbonettoStephens must be strictly" in complaint(x, y, inclusion_prob=1.0)
-    assert "The 'slab_std' of CarbonettoStephens must be positive" in complaint(x, y, slab_std=-1.0)
-    assert "Did you mean 'bernoulli'?" in complaint(x, y, likelihood="bernouli")
-    assert "as long as 'x' (60 rows)" in complaint(x, y[:-1])
-    message = complaint(x, np.ones(60), likelihood="gaussian", fit_noise=True)
-    assert "must be different from row to row. Got 1.0 everywhere instead." in message
-
-
 def test_duplicated_columns_are_fitted_with_a_warning():
     x, y = data(rows=200)
     x = np.column_stack([x, x[:, 0]])
@@ -328,24 +266,6 @@ def test_separated_classes_have_finite_coefficients(fit_slab):
     assert np.isfinite(model.bound_)
     assert model.inclusion_[0] > 0.99
     assert (model.inclusion_[1:] < 0.5).all()
-
-
-def test_more_inputs_than_rows():
-    x, y = data(rows=80, p=300)
-    x[:, 0] *= 3.0
-    model = CarbonettoStephens(inclusion_prob=0.01, slab_std=2.0).fit(x, y)
-    assert model.inclusion_[0] > 0.9
-    assert model.inclusion_[1:].mean() < 0.05
-
-
-def test_prediction_wants_the_fitted_columns():
-    x, y = data()
-    model = CarbonettoStephens()
-    with pytest.raises(InvalidInput, match="must be called before predict"):
-        model.predict(x)
-    model.fit(x, y)
-    with pytest.raises(InvalidInput, match=r"must be of the 4 columns of the fit. Got 3 columns"):
-        model.predict(x[:, :3])
 
 
 def test_leaps_save_sweeps_and_end_where_plain_ascent_ends(monkeypatch):

@@ -21,9 +21,10 @@ from studies.image_ood import command as image_ood
 from studies.image_ood import report as image_report
 from studies.runner import filled
 from studies.selection import fdr_report, power_report, table3_report, truth_report
-from studies.tables import ablations, cells, densities
+from studies.tables import ablations, cells, densities, lbbnn_schedule
 from studies.tables import command as table_command
 from studies.tables import report as tables
+from studies.tables.paper import logits_of
 from studies.uncertainty import report as uncertainty_report
 from studies.uncertainty import settings as uncertainty_settings
 from studies.uncertainty import starts as uncertainty_starts
@@ -197,6 +198,20 @@ def test_the_uncertainty_study_has_the_chosen_settings():
             ]
             reached, bayes = (np.mean([r[n] for r in same]) for n in ("train_accuracy", "bayes_accuracy"))
             assert reached >= bayes - 0.03
+
+
+@pytest.mark.parametrize("place", [("fc", "kmnist"), ("lenet", "kmnist"), ("lenet", "fmnist")])
+def test_lbbnns_schedule_is_the_one_the_validation_rows_chose(place):
+    """The rule over all candidates of the result files, those with constant rates included."""
+    architecture, dataset = place
+    rows = []
+    for path in (RESULTS / "lbbnn_schedule").glob(f"{dataset}-{architecture}*.json"):
+        content = committed("lbbnn_schedule", path.stem)
+        rows += [{**row, "steady": bool(content["spec"].get("steady"))} for row in content["rows"]]
+    best = rows[lbbnn_schedule.choose(rows, content["most_density"])]
+    logits = logits_of(architecture, dataset)
+    assert [logits.start.low, logits.start.high] == best["start"]
+    assert (logits.rate, logits.steady) == (best["rate"], best["steady"])
 
 
 def test_models_moved_between_devices_predict_the_same():

@@ -11,8 +11,7 @@ import torch
 from sparsebnn.nn.compaction import compact, median_weights
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.networks import bayesian_layers
-from studies import frontier_plan, pages
-from studies.frontier import groups
+from studies.frontier import groups, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +47,7 @@ def test_groups_leave_less_than_single_weights(content):
 
 
 def test_the_last_layer_keeps_its_classes():
-    made = frontier_plan.cell_of("fc", "lrt", "digits", quick=True)
+    made = plan.cell_of("fc", "lrt", "digits", quick=True)
     shapes = [
         tuple(layer.weights.inclusion_logit.shape)
         for _, layer in bayesian_layers(groups.network_of(made, "output"))
@@ -58,7 +57,7 @@ def test_the_last_layer_keeps_its_classes():
 
 def test_the_distance_is_one_between_outputs():
     """Against a forward pass written out with the median model's weights; and it sees a difference."""
-    made = frontier_plan.cell_of("fc", "lrt", "digits", quick=True)
+    made = plan.cell_of("fc", "lrt", "digits", quick=True)
     network = groups.network_of(made, "weight")
     with torch.no_grad():
         for _, layer in bayesian_layers(network):
@@ -74,13 +73,3 @@ def test_the_distance_is_one_between_outputs():
         assert groups.distance_in_double(network, x) < 1e-12
         small.network[-1].bias[3] += 0.5
     assert groups.distance(network, small, x)[0] == pytest.approx(0.5, abs=1e-4)
-
-
-def test_the_page_shows_what_the_files_say():
-    stored = groups._stored(ROOT / "results" / "groups")
-    page = (ROOT / "docs" / "studies" / "groups.md").read_text(encoding="utf-8")
-    assert stored
-    assert pages.filled(page, groups.markdown(stored)) == page, "run: python -m studies groups"
-    rows = [row for content in stored for block in content["blocks"] for row in block["rows"]]
-    assert all(row["largest_difference"] < 1e-5 * row["largest_output"] for row in rows)
-    assert all(row["largest_difference_in_double"] < 1e-10 for row in rows)
