@@ -11,6 +11,7 @@ from studies.estimators import across_devices
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_networks_saved_by_another_process_are_the_same_here(tmp_path):
     """In one that has torch, numpy and safetensors alone, as a GPU machine may."""
     block = (
@@ -40,6 +41,7 @@ def test_an_estimator_is_among_them(tmp_path):
     assert not across_devices.check(tmp_path)["same"]
 
 
+@pytest.mark.slow
 def test_a_file_that_holds_another_network_is_noticed(tmp_path):
     across_devices.make(tmp_path, "cpu", epochs=1)
     other = across_devices._network("gaussian")

@@ -53,9 +53,6 @@ def test_validation_never_sees_the_test_part():
     assert len(held.y_test) == 337
 
 
-# -- what is printed --------------------------------------------------------------------------------
-
-
 # -- the picture ------------------------------------------------------------------------------------
 
 
@@ -79,9 +76,6 @@ def test_connections_are_those_of_the_median_model(quick):
     assert not found[0].kept[:, 10:].any()
     assert (found[0].strength[:, 10:] == 0).all()
     assert [c.kept.shape for c in found] == [c.weights.shape for _, c in bayesian_layers(network)]
-
-
-# -- bad input and the command line -----------------------------------------------------------------
 
 
 # -- what it promises -------------------------------------------------------------------------------

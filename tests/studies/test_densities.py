@@ -35,6 +35,7 @@ def test_travel_sums_the_rates_of_the_logits():
     assert densities.travel(cell("lenet", "lrt").settings, 600) == pytest.approx(600 * 1e-4 * (80 + 8 + 0.9))
 
 
+@pytest.mark.slow
 def test_the_small_study_and_its_picture(tmp_path, capsys):
     densities.main(["--quick", "--out", str(tmp_path)])
     content = json.loads((tmp_path / "results" / "densities" / "densities.json").read_text())

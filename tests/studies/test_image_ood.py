@@ -1,6 +1,5 @@
 """studies/image_ood.py on pictures small in number: what is trained, what is reported, what is said."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from sparsebnn.training import Callback
 from studies.image_ood import command as image_ood
 from studies.image_ood.command import METHODS, NAMES, PROGRAMS, Spec, read, run, training
 from studies.image_ood.judge import shaped
-from studies.image_ood.report import fill
 from studies.runner import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,27 +122,6 @@ def test_every_network_takes_its_images(program, architecture, folder):
 def test_programs_serve_every_method():
     assert sorted(method for served in PROGRAMS.values() for method in served) == sorted(METHODS)
     assert Spec(methods=("ensemble", "lrt")).programs == ["lrt", "plain"]
-
-
-def row(method: str, home: str = "mnist") -> dict:
-    score = {name: [0.5, 0.7] for name in ("auroc", "fpr95", "flagged_inside", "flagged_outside")}
-    scores = {name: score for name in ("entropy", "mutual_information", "max_output")}
-    foreign = {other: scores for other in NAMES if other != home}
-    return {"train_on": home, "method": method, "accuracy": [0.8, 0.9], "ece": [0.1, 0.1], "foreign": foreign}
-
-
-def test_the_page_has_a_table_per_training_set(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- images:begin -->\nold\n<!-- images:end -->\nafter\n")
-    spec = asdict(Spec(train_on=("mnist", "kmnist"), replicates=2))
-    fill(page, {"spec": spec, "rows": [row(m, home) for home in ("mnist", "kmnist") for m in METHODS]})
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert text.count("| trained on ") == 2
-    # 0.85 ± t(1) · sd / √2, with t(1) = 12.706 and sd = 0.0707
-    assert text.count("| LBBNN-LRT | 0.850 ± 0.635 | 0.100 ± 0.000 |") == 2
 
 
 def test_only_missing_rows_are_run(folder, tmp_path, monkeypatch, capsys):

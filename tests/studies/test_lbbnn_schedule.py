@@ -71,16 +71,7 @@ def test_the_published_schedule_is_as_written():
     assert groups == {"", "inclusion_logit", "raw_shape", "raw_rate", "raw_included", "raw_excluded"}
 
 
-def test_the_command_writes_its_file(tmp_path, capsys):
-    words = ["--quick", "--epochs", "1", "--rates", "0.001", "0.1", "--device", "cpu", "--out", str(tmp_path)]
-    lbbnn_schedule.main(words)
-    content = json.loads((tmp_path / "results" / "lbbnn_schedule" / "digits-fc.json").read_text())
-    assert [row["rate"] for row in content["rows"]] == [0.001, 0.1]
-    assert content["chosen"]["rate"] in (0.001, 0.1)
-    assert len(content["rows"][0]["density_by_epoch"]) == 1
-    assert "<- chosen" in capsys.readouterr().out
-
-
+@pytest.mark.slow
 def test_other_starts_and_steady_rates(tmp_path):
     words = ["--quick", "--epochs", "1", "--rates", "0.001", "--sparse-rates", "0.002", "--steady"]
     lbbnn_schedule.main([*words, "--architecture", "lenet", "--device", "cpu", "--out", str(tmp_path)])

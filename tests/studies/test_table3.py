@@ -31,10 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 
 
-def committed(study, name=None):
-    return json.loads((RESULTS / study / f"{name or study}.json").read_text(encoding="utf-8"))
-
-
 # --- measures and settings ---------------------------------------------------------------------------
 
 
@@ -123,13 +119,6 @@ def test_table3_writes_a_file_per_method(quick, method):
     assert record["fpr"] == pytest.approx(frequency[~nonzero].mean(), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["table3_correlations", "table3_bars", "selection_truth", "selection_fdr", "selection_power"]
-)
-def test_pictures_are_drawn(quick, name):
-    assert 5_000 < (quick / "docs" / "images" / f"{name}.png").stat().st_size < 250_000
-
-
 def test_quick_truth_study_has_mcmc_near_the_exact_probabilities(quick):
     record = json.loads((quick / "results" / "selection_truth" / "selection_truth.json").read_text())
     rows = record["rows"]
@@ -141,13 +130,6 @@ def test_quick_truth_study_has_mcmc_near_the_exact_probabilities(quick):
         assert row["error"] == pytest.approx(
             np.abs(np.array(row["inclusion"]) - truth["inclusion"]).mean(), abs=1e-5
         )
-
-
-def test_exact_probabilities_keep_the_rate_in_the_quick_study(quick):
-    record = json.loads((quick / "results" / "selection_fdr" / "selection_fdr.json").read_text())
-    for row in record["rows"]:
-        assert row["promised"] <= row["level"] + 1e-9
-        assert 0.0 <= row["fdr"] <= 1.0
 
 
 def test_a_wrong_threshold_would_be_noticed():
@@ -168,6 +150,7 @@ def test_a_wrong_threshold_would_be_noticed():
     assert mean <= 0.1 + 2 * error
 
 
+@pytest.mark.slow
 def test_relaxed_inclusions_learn_the_exact_probabilities():
     """The ``concrete`` family at its default relaxation, against enumeration."""
     spec = selection_truth.Spec(coefficients=(1.0, 0.4, 0.0, 0.0))

@@ -1,14 +1,12 @@
 """studies/uncertainty_settings.py and uncertainty_temperature.py: what was chosen, and on what."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from studies.uncertainty import settings as uncertainty_settings
 from studies.uncertainty import temperature as uncertainty_temperature
 from studies.uncertainty.command import Spec as StudySpec
 from studies.uncertainty.command import problems
@@ -22,17 +20,6 @@ OF = {method.key: method for method in METHODS}
 
 
 # -- rates, steps and slabs ---------------------------------------------------------------------------
-
-
-def test_settings_are_chosen_by_the_training_objective(tmp_path):
-    assert uncertainty_settings.main(["--quick", "--out", str(tmp_path), "--workers", "1"]) == 0
-    path = tmp_path / "results/uncertainty_settings/uncertainty_settings.json"
-    record = json.loads(path.read_text())
-    rows = record["rows"]
-    assert [row["method"] for row in rows] == ["lrt", "plain"]
-    # Five classes, fifty rows, hardly any training: about 50 log 5 nats for the network of plain weights.
-    assert rows[1]["objective"][0] == pytest.approx(-50 * math.log(5.0), rel=0.1)
-    assert [row["slab_std"] for row in record["slabs"]] == [[1.0, 0.1]]
 
 
 def test_slabs_of_width_one_are_the_study():
@@ -81,16 +68,6 @@ def test_held_out_rows_are_held_out():
         assert found[k] == pytest.approx(total / 50, rel=1e-4)
 
 
-def test_the_temperature_reaches_the_objective():
-    """With so much weight on the KL that nothing is learned, and with none."""
-    inputs, labels, _ = uncertainty_temperature._rows(SMALL)
-    hot, cold = (replace(posterior("dense"), temperature=t, rate=0.3) for t in (1000.0, 0.0))
-    losses = [fit(m, inputs, labels, 8, 50, 0, 60)[1].history[-1] for m in (hot, cold)]
-    assert losses[0].nll[0] > 1.3 * losses[1].nll[0]
-    assert losses[0].kl[0] < 0.1 * losses[1].kl[0]
-    assert losses[1].loss == pytest.approx(losses[1].nll)
-
-
 def test_a_best_temperature_at_the_edge_is_followed(monkeypatch):
     top = {"lrt": 0.1, "dense": 0.01}
 
@@ -123,6 +100,3 @@ def test_the_command(tmp_path, capsys):
     assert {row["method"] for row in rows} == {"lrt"}
     assert all(len(row["log_density"]) == 2 for row in rows)
     assert "| LBBNN-LRT |" in capsys.readouterr().out
-
-
-# -- processes ----------------------------------------------------------------------------------------
