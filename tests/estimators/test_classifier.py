@@ -91,7 +91,7 @@ def test_inclusion_is_that_of_the_networks(fitted):
     np.testing.assert_allclose(fitted.inclusion_, expected.numpy(), rtol=1e-5)
 
 
-def test_a_column_of_several_inputs_is_there_when_any_input_is():
+def test_a_column_of_several_inputs_is_available_when_any_input_is():
     """Against drawn structures."""
     rng = np.random.RandomState(0)
     town = rng.choice(["a", "b", "c"], 150)

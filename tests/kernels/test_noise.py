@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from sparsebnn.kernels import noise
-from sparsebnn.kernels.tracing import tracing
-from sparsebnn.random import counter
+from sparsebnn.kernels.dispatch import tracing
+from sparsebnn.random import noise as counter
 
 KINDS = {"normal": (noise.normals, counter.normals), "logistic": (noise.logistics, counter.logistics)}
 

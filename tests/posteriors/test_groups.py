@@ -14,7 +14,8 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import LocalPass, PosteriorPass, WeightPass, noise_size
-from sparsebnn.posteriors.priors import HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 
 CASES = {
     "dense input": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "input", (1, 4), (4,)),

@@ -6,7 +6,7 @@ from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.posteriors.priors import HierarchicalPrior
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.training import Callback, Settings
 from sparsebnn.training.density import controlled, densities, fix_structure
 from training.runs import fit, make_data, make_network, parameters, same

@@ -38,8 +38,7 @@ from sparsebnn.estimators.watching import EarlyStopping, StopTraining, TimeBudge
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import density
 from sparsebnn.training import Callback, Run, train
-from sparsebnn.training.devices import device_of
-from sparsebnn.training.threads import one_thread
+from sparsebnn.training.devices import device_of, one_thread
 
 __all__ = ["SparseBNN"]
 

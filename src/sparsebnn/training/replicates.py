@@ -17,10 +17,9 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
-from sparsebnn.kernels import noise as kernels
 from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
 from sparsebnn.training.objective import Batch, Objective, Parts
 
@@ -146,8 +145,8 @@ class Replicates:
 
     def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate."""
-        normal = kernels.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
-        logistic = kernels.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
+        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
+        logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
         return normal, logistic
 
     def gradients(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,10 +24,12 @@ from sparsebnn.nn.networks import bayesian_layers, described
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
+from sparsebnn.training.checkpoint import Writes
 from sparsebnn.training.density import densities, weights_without_inclusions
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.run import Run
-from sparsebnn.training.writes import Writes
+
+if TYPE_CHECKING:
+    from sparsebnn.training.loop import Run
 
 __all__ = ["Interrupted", "Trainer"]
 
