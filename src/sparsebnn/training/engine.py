@@ -63,7 +63,9 @@ class Engine:
             for name, v in (per_replicate or {}).items()
         }
         self._check_per_replicate()
-        self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
+        self.targets: Tensor | None = None
+        if settings.targets or "target_density" in self.varied:
+            self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
         self._check_frozen()
         if self.targets is not None:
             replicates.make_per_replicate("prior.inclusion_prob")
