@@ -100,25 +100,41 @@ def command_words(parser: argparse.ArgumentParser, given: argparse.Namespace) ->
     return words
 
 
+def _package() -> Path:
+    return Path(sparsebnn.__file__).resolve().parent
+
+
 def _git(*words: str) -> str | None:
-    here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", *words], cwd=_package(), capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
 
 
+def _is_checkout() -> bool:
+    """Whether the package runs from a git checkout of this project.
+
+    A package installed into the environment of another project may lie inside that project's repository,
+    whose commits say nothing about the package.
+    """
+    top = _git("rev-parse", "--show-toplevel")
+    if not top or Path(top).resolve() / "src" / "sparsebnn" != _package():
+        return False
+    project = Path(top) / "pyproject.toml"
+    return project.is_file() and 'name = "sparsebnn"' in project.read_text(encoding="utf-8").splitlines()
+
+
 def commit_and_source() -> tuple[str | None, str | None]:
     """The commit the package stands at, ``+changes`` if its files differ from it, and who says so.
 
-    Outside git, as on a machine that received only the files, ``SPARSEBNN_COMMIT`` may name it.
+    Only a git checkout of this project has a commit. Elsewhere, as on a machine that received only the
+    files, ``SPARSEBNN_COMMIT`` may name it; ``versions`` has the version of the package in any case.
     """
-    head = _git("rev-parse", "HEAD")
+    head = _git("rev-parse", "HEAD") if _is_checkout() else None
     if head is not None:
         # The package alone: results that a study has just written do not change what made them.
-        package = str(Path(sparsebnn.__file__).resolve().parent)
-        return (f"{head}+changes" if _git("status", "--porcelain", "--", package) else head), "git"
+        return (f"{head}+changes" if _git("status", "--porcelain", "--", str(_package())) else head), "git"
     told = os.environ.get("SPARSEBNN_COMMIT")
     return (told, "SPARSEBNN_COMMIT") if told else (None, None)
 
