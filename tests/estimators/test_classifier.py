@@ -235,11 +235,6 @@ def test_stops_on_the_validation_elbo_and_keeps_the_best():
     assert model.score(*two_classes(seed=1)) > 0.85
 
 
-def test_keeps_to_a_time_budget():
-    model = SparseBNNClassifier(**{**QUICK, "epochs": 100_000}, time_budget=1.0).fit(*two_classes())
-    assert 1 <= model.n_epochs_ < 100_000
-
-
 # -- files --------------------------------------------------------------------------------------------
 
 

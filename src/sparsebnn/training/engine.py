@@ -270,6 +270,9 @@ class Engine:
         self["rates"].copy_(torch.stack(rates))
         temperature = self.varied.get("temperature", self.settings.temperature * one)
         self["beta"].copy_(self.settings.warmup_factor(epoch) * temperature)
+        for name, buffer in self.replicates.shared.items():
+            if name.startswith("likelihood.") and name.endswith(".noise_switch"):
+                buffer.fill_(float(epoch >= self.settings.noise_from))
         self["position"].fill_(position)
         if position == 0:
             self["totals"].zero_()

@@ -15,6 +15,9 @@ _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.
 _APPROACH = (0.2, 0.8)
+# The share of the epochs in which means are learned with noise that is the same for all rows. Of the shares
+# and scales (likelihoods.py) that were tried, validation rows of six tables chose these (docs/defaults.md).
+_MEANS_ALONE = 0.7
 
 
 def _finite(value: float) -> bool:
@@ -196,6 +199,15 @@ class Settings:
     def free_until(self) -> int:
         """The first epoch after the part whose posterior is worth averaging over: that of the refit."""
         return self.refit_from
+
+    @property
+    def noise_from(self) -> int:
+        """The first epoch in which rows are weighted by heteroscedastic noise of their own: means come first.
+
+        >>> Settings(epochs=100).noise_from, Settings(epochs=1).noise_from
+        (70, 0)
+        """
+        return int(_MEANS_ALONE * self.free_until)
 
     @property
     def approach(self) -> tuple[float, float]:
