@@ -29,8 +29,7 @@ from sparsebnn.init import Uniform
 from sparsebnn.io import saving
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, Epoch, Run, train
-from sparsebnn.training.schedules import Steps
-from sparsebnn.training.settings import Settings
+from sparsebnn.training.settings import Settings, Steps
 from studies.runner import Study, count, read_rows
 from studies.tables import evaluation
 from studies.tables.paper import Cell, cell

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sparsebnn.io import saving
 from studies.estimators import across_devices
 
