@@ -31,6 +31,7 @@ from sparsebnn import lenet, mlp
 from sparsebnn.app.provenance import commit_and_source, device_name, rounded, versions
 from sparsebnn.nn.networks import initialize
 from sparsebnn.training import Run, Settings, train
+from sparsebnn.training import replicates as stacking
 from studies.runner import write_json
 
 __all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "difference", "in_double", "made_by", "main"]
@@ -138,7 +139,7 @@ def _together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def on_cpu(network: nn.Sequential, replicates: int | list[int] = _FEW, start: _Start = initialize) -> Run:
     """Eagerly on the CPU, perhaps from another start."""
-    with mock.patch.object(replicates, "initialize", start):
+    with mock.patch.object(stacking, "initialize", start):
         return _run(network, replicates=replicates, device="cpu", mode="eager")
 
 

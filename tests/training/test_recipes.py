@@ -21,7 +21,7 @@ from sparsebnn.training.recipes import METHODS
 from studies.tables.cells import Job, finished_seeds
 from studies.tables.paper import cell
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("method", METHODS)
