@@ -58,6 +58,6 @@ def line(method: str) -> dict[str, Any]:
     >>> line("lrt")["color"]
     '#0072B2'
     """
-    # A method's other versions look like it: they stand in figures of their own.
+    # Variants of a method share its style: they appear in separate figures.
     at = _ORDER.index(method.split("_")[0])
     return {"color": _COLOURS[at], "linestyle": _DASHES[at]}

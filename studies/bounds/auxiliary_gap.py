@@ -195,7 +195,7 @@ def _trained(shape: Shape, auxiliary: str, spec: Spec) -> list[FlowFamily]:
     out, inputs = shape.size
     generator = torch.Generator().manual_seed(spec.seed)
     x = torch.randn(200, inputs, generator=generator)
-    # Every output has an input of its own, and some share more.
+    # Every output has its own input; some share more.
     there = torch.eye(inputs) + (torch.rand(inputs, out, generator=generator) < spec.share_there)
     teacher = torch.randn(inputs, out, generator=generator) * there.clamp_max(1.0)
     y = x @ teacher + 0.5 * torch.randn(200, out, generator=generator)

@@ -90,7 +90,7 @@ class Method:
 
 _FLOW = {"auxiliary": "drawn", "hidden": (16, 16)}
 _BOTH_ORDERS = {**_FLOW, "ordering": "alternate"}
-# r is a unit normal around a contraction of z unless told otherwise: only a z that varies much more than
+# r is a unit normal around a contraction of z by default: only a z that varies much more than
 # that, with means as much smaller, can be found again in the weights.
 _WIDE = Initial(
     mean=Normal(0.0, 0.05),
@@ -173,7 +173,7 @@ def _likelihood(spec: Spec) -> Gaussian:
 
 
 class Residuals(nn.Module):
-    """``layer(inputs) − targets`` for a data set of its own; what comes in is ignored.
+    """``layer(inputs) − targets`` for its own data set; the input is ignored.
 
     The data are buffers, and buffers may differ between replicates: so all data sets and all restarts
     train as one program, on targets of 0.
@@ -335,7 +335,7 @@ def _against(
     inclusions: Sequence[Tensor],
     best: int,
 ) -> dict[str, Any]:
-    """Bounds and inclusion probabilities of all restarts beside the exact ones."""
+    """Bounds and inclusion probabilities of all restarts, and the exact ones."""
     evidence = truth.log_evidence_dense if dense else truth.log_evidence
     row: dict[str, Any] = {
         "prior": "gaussian" if dense else "spike_slab",

@@ -13,7 +13,7 @@ With a handful of inputs every structure can be visited, and given the structure
     p(y) = \sum_\gamma p(\gamma)\, p(y \mid \gamma)
 
 Next to the truth stand the best approximations of a kind, found without noise, so that a trained bound
-can be told apart from its family's limit.
+can be distinguished from its family's limit.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _DTYPE = torch.float64
 
 @dataclass(frozen=True)
 class Spec:
-    """The whole study; every cell is averaged over ``units`` random units with inputs of their own."""
+    """The whole study; every cell is averaged over ``units`` random units, each with its own inputs."""
 
     widths: tuple[int, ...] = tuple(2**k for k in range(11))
     densities: tuple[float, ...] = (0.01, 0.05, 0.1, 0.25, 0.5, 0.9)
@@ -205,10 +205,10 @@ def drawn_distances(unit: Unit, n_draws: int, seed: int) -> tuple[float, float]:
     layer, law = unit.layer(n_draws), exact_law(unit)
     generator = torch.Generator().manual_seed(seed)
     outputs = layer.op(unit.x.unsqueeze(0), layer.weights.draw(RandomNoise(generator)), None)[0]
-    # Half a step beside the grid, where neither the atom nor its rounding matters.
-    beside = 0.5 * (law.at[1:] + law.at[:-1])
-    drawn, exact = _share_below((outputs - centre) / scale, beside), 0.5 * (law.upto[:-1] + law.below[1:])
-    return float((drawn - torch.special.ndtr(beside)).abs().max()), float((drawn - exact).abs().max())
+    # Half a step off the grid, where neither the atom nor its rounding matters.
+    between = 0.5 * (law.at[1:] + law.at[:-1])
+    drawn, exact = _share_below((outputs - centre) / scale, between), 0.5 * (law.upto[:-1] + law.below[1:])
+    return float((drawn - torch.special.ndtr(between)).abs().max()), float((drawn - exact).abs().max())
 
 
 def chance_distance(n_draws: int, seed: int, repeats: int = 50) -> float:

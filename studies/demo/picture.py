@@ -77,7 +77,7 @@ def draw(network: nn.Module, data: Dataset, prediction: ClassPrediction, note: s
     _unsure(figure, right, data, prediction)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    # A palette makes the file a quarter as large, and nobody sees the difference.
+    # A palette makes the file a quarter as large without a visible difference.
     pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels.quantize(192).save(path, optimize=True)

@@ -93,7 +93,7 @@ def make(folder: Path, device: str, epochs: int = _EPOCHS) -> None:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Load every network on this CPU and compare its predictions with those written beside it."""
+    """Load every network on this CPU and compare its predictions with the stored ones."""
     path = folder / "expected.json"
     if not path.exists():
         raise InvalidInput(f"There is no {path}. Make it with --out {folder} on the other machine first.")

@@ -1,4 +1,4 @@
-"""The estimators' defaults beside scikit-learn's, on the data sets that come with scikit-learn.
+"""The estimators' defaults against scikit-learn's, on the data sets bundled with scikit-learn.
 
 Three times five-fold cross-validation; both peers with their defaults, logistic regression (diabetes:
 ridge) behind a StandardScaler. ``--validate`` prints what the defaults were chosen by: rows inside the
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m studies defaults``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--validate", action="store_true", help="what the defaults were chosen by")
-    given = arguments("defaults", "The estimators' defaults beside scikit-learn's.", argv, [options])
+    given = arguments("defaults", "The estimators' defaults against scikit-learn's.", argv, [options])
     study = Study("defaults", given)
     if given.validate:
         study.save(None, [given.seed], stem="validation", rows=validate(given.seed))

@@ -57,7 +57,7 @@ class Final(Job):
 
     def settings(self) -> dict[str, Any]:
         how = {"cut": self.choice.cut, "density": self.target, "average_of": self.choice.average_of}
-        # Under their names only where they correct something, as in files of before.
+        # Recorded only where they correct something, as in older files.
         for name, none in vars(Correction()).items():
             by = {model: getattr(c, name) for model, c in self.choice.corrections.items()}
             by = {model: number for model, number in by.items() if number != none}

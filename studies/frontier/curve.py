@@ -1,4 +1,4 @@
-"""The frontier as a curve: target densities × seeds as one program, beside magnitude pruning.
+"""The frontier as a curve: target densities × seeds as one program, against magnitude pruning.
 
 Ours: one program with a target density per replicate, trained as the choice says. Pruned: a deterministic
 network of the same shape with the same number of steps in all, cut once to the same densities

@@ -58,7 +58,7 @@ def places(results: Path, stage: str, methods: Sequence[str]) -> list[tuple[str,
 
 
 def final_tables(results: Path) -> str:
-    """The final cells: accuracies beside the paper's FLOW, then NLL and ECE beside our reproduction of it."""
+    """The final cells: accuracies against the paper's FLOW, NLL and ECE against our reproduction of it."""
     accuracy, calibration = [], []
     for dataset, architecture, method, content in places(results, "final", ("lrt", "flow")):
         rows = content["replicates"]
@@ -311,7 +311,7 @@ def markdown(results: Path) -> str:
         "Ten seeds on the test rows": final_tables(results),
         "What the validation rows chose": chosen_table(results),
         "What the temperature does (validation rows)": temperature_table(results),
-        "Target densities, beside magnitude pruning": curve_table(results),
+        "Target densities, against magnitude pruning": curve_table(results),
         "Target densities by the controller alone, no refit": target_table(results),
         "What the flow is worth": pair_table(results),
     }

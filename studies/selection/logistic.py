@@ -81,7 +81,7 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 class OwnData(nn.Module):
-    """A layer with a data set of its own; what comes in are row numbers.
+    """A layer with its own data set; its input is row numbers.
 
     The data are buffers, and buffers may differ between replicates: so that many data sets train as
     one program. Classes: the output times ±1, with targets of 1. Real targets: the output less the

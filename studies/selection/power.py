@@ -1,7 +1,7 @@
 """Table 3 done again with fresh data: true and false positive rates, and the power for each variable.
 
 The paper's study fits one data set a hundred times, so that it measures how the optimiser varies and not
-how the data do. Here every replicate has data of its own, simulated with the intercept +99 and
+how the data do. Here every replicate has its own data, simulated with the intercept +99 and
 β₁₃ = −37.1 that made the paper's file; every column is standardised with its own data's mean and std; all
 methods have the same priors (inclusion 0.25, slab N(0, 1)). Correlations run from none (only what x16–x20
 are by construction) to the file's, sample sizes from 200 to 2,000.

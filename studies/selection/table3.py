@@ -144,7 +144,7 @@ def _fit(method: str, data: LogisticData, spec: Spec) -> tuple[np.ndarray, dict[
 
 
 def run(method: str, data: LogisticData, spec: Spec) -> dict[str, Any]:
-    """What a method selects over all replicates, beside the paper's figures."""
+    """What a method selects over all replicates, next to the paper's figures."""
     # On a busy machine the clock runs on while others work; the processor's time does not.
     began, worked = time.perf_counter(), time.process_time()
     fitted, found = _fit(method, data, spec)

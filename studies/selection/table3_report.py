@@ -18,7 +18,7 @@ NAMES |= {"lrt_long": "LRT, longer", "flow_long": "FLOW, longer", "mcmc": "MCMC"
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """TPR and FPR of each method beside the paper's."""
+    """TPR and FPR of each method, next to the paper's."""
     lines = [
         "",
         f"{'':12s}{'TPR':>7s}{'paper':>8s}{'FPR':>9s}{'paper':>8s}{'agreement':>12s}{'seconds':>10s}",

@@ -1,7 +1,7 @@
-"""Three things the paper states without showing, each beside what it is compared with.
+"""Three things the paper states without showing, each with its baseline.
 
 One z per batch against one per observation; hard-tanh against tanh in the auxiliary; MNF (every inclusion
-fixed at 1) on MNIST with the LeNet, beside its published 99.30%. Each case is a cell of table 1 or 2 with
+fixed at 1) on MNIST with the LeNet, against its published 99.30%. Each case is a cell of table 1 or 2 with
 one thing changed, run by the tables' own runner; what it is compared with is that cell.
 """
 

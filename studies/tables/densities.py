@@ -6,8 +6,8 @@ let every weight that the data do not ask for drift down all the way; then the d
 
 .. math:: \frac{\max(0, \text{high} - T)}{\text{high} - \text{low}}
 
-Measured on handwritten digits, LBBNN-LRT, all rates and starts as one program; drawn beside the densities
-along training that the result files of tables 1 and 2 hold.
+Measured on handwritten digits, LBBNN-LRT, all rates and starts as one program; drawn with the densities
+during training from the results of tables 1 and 2.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _schedules(results: Path) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]], results: Path) -> str:
-    """For the page: drift's densities beside the paper's, the digits by travel, LBBNN's candidates."""
+    """For the page: drift's densities and the paper's, the digits by travel, LBBNN's candidates."""
     papers = []
     for architecture, method in ((a, m) for a in ARCHITECTURES for m in ("lrt", "flow")):
         made = cell(architecture, method)

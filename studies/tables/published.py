@@ -1,4 +1,4 @@
-"""The figures the paper prints in its tables 1 and 2, to stand beside ours."""
+"""The figures the paper prints in its tables 1 and 2."""
 
 from __future__ import annotations
 

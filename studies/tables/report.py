@@ -1,4 +1,4 @@
-"""Tables 1 and 2 in the paper's layout, its figures beside ours, rendered from ``results/``.
+"""Tables 1 and 2 in the paper's layout, next to its figures, rendered from ``results/``.
 
 Accuracies are percentages over the replicates (min / median / max), densities their mean. Between
 LBBNN-FLOW and LBBNN-LRT stands the difference of medians with a bootstrap interval: both sets of replicates
@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables, or write them into a page between its markers."""
     parser = argparse.ArgumentParser(
         prog="python -m studies tables",
-        description="Tables 1 and 2, the paper's figures beside ours.",
+        description="Tables 1 and 2, next to the paper's figures.",
     )
     parser.add_argument(
         "--results", type=Path, default=Path("results"), help="folder of results (default results)"

@@ -1,11 +1,11 @@
-r"""Is the uncertainty right? Five clusters, six methods, and a number beside every picture.
+r"""Is the uncertainty right? Five clusters, six methods, and a number for every picture.
 
 The generating model is known, so the entropy of the class at any place is known too, and the predictive
 entropy of a method can be compared with it (figures 5 to 8 of the paper); with it come accuracy by
 certainty (figure 9), out-of-distribution detection by the maximum model-averaged pre-activation (figure
-10), calibration, and the split of the entropy into what the weights do not know and what nobody knows.
+10), calibration, and the split of the entropy into epistemic and aleatoric parts.
 
-Every replicate has a data set of its own, scaled to [0, 1]² by its own rows, so intervals cover the luck of
+Every replicate has its own data set, scaled to [0, 1]² by its own rows, so intervals cover the luck of
 the data as well as that of training. All methods see the same data sets.
 
 Run: ``python -m studies uncertainty``; figures alone, from the saved results:

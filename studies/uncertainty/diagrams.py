@@ -49,7 +49,7 @@ def _network(axis: Any, layers: Sequence[np.ndarray], kept: Sequence[np.ndarray]
 
 
 def figure_1(plt: Any, arrays: Arrays) -> Any:
-    """A dense network beside the structure that LBBNN-FLOW learned: weights with inclusion above one half."""
+    """A dense network and the structure that LBBNN-FLOW learned: weights with inclusion above one half."""
     layers = _layers(arrays)
     dense = [np.ones_like(layer, dtype=bool) for layer in layers]
     sparse = [layer > 0.5 for layer in layers]
@@ -93,7 +93,7 @@ def _graph(axis: Any, latent: bool) -> None:
 
 
 def figure_2(plt: Any, arrays: Arrays) -> Any:
-    """Mean field beside the latent z: the graphs, and draws of two weights of one input, as trained."""
+    """Mean field and the latent z: the graphs, and draws of two weights of one input, as trained."""
     figure, axes = plt.subplots(2, 2, figsize=(6.4, 4.8), height_ratios=(1.0, 1.2))
     panels = (("spike_slab", "mean field (LBBNN-LRT)", False), ("flow", "with latent z (LBBNN-FLOW)", True))
     for column, (family, title, latent) in enumerate(panels):

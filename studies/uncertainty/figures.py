@@ -95,7 +95,7 @@ def _truth(plt: Any, arrays: Arrays, sizes: list[int]) -> Any:
 
 
 def _entropies(plt: Any, arrays: Arrays, methods: list[str], size: int) -> Any:
-    """Figures 6 to 8: predictive entropy of every method beside the generating model's."""
+    """Figures 6 to 8: predictive entropy of every method and of the generating model."""
     columns = 4
     lines = -(-(len(methods) + 1) // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(7.6, 2.05 * lines), squeeze=False)

@@ -123,7 +123,7 @@ def posterior(key: str) -> Method:
 
 
 class OwnRows(nn.Module):
-    """A network on a data set of its own: what comes in are row numbers.
+    """A network with its own data set; its input is row numbers.
 
     The rows are a buffer, and buffers may differ between replicates: so replicates with different data
     sets (and the same labels, row by row) train as one program.

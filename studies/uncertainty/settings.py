@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Slabs(Method):
-    """LBBNN-LRT with a slab of its own width in each layer; it starts near that prior."""
+    """LBBNN-LRT with a slab width per layer; it starts near that prior."""
 
     widths: tuple[float, float] = (1.0, 1.0)
 

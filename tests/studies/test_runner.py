@@ -107,6 +107,7 @@ def test_the_command_lists_and_refuses(capsys):
         main(["boud"])
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_a_mistake_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["studies", "table1", "--replicates", "none"])
     with pytest.raises(SystemExit):
