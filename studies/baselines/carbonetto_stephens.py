@@ -9,7 +9,7 @@ regression, and its accuracy in genetic association studies*, Bayesian Analysis 
 are in :mod:`~studies.baselines.coordinate_ascent`.
 
 With a grid of prior inclusion probabilities the fits are averaged with importance weights,
-:math:`w_g \propto \exp(\text{bound}_g)`, a flat prior over the grid. Start k of seed s draws from a
+:math:`w_g \propto \exp(\text{bound}_g)`, a flat prior over the grid. Start k of seed s has its
 own generator, seeded s + k: :math:`\alpha` uniform and scaled to sum to 1, :math:`\mu` standard
 normal.
 """
