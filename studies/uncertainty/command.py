@@ -35,7 +35,7 @@ from studies.data.clusters import five_clusters
 from studies.runner import Study, arguments, in_parallel
 from studies.uncertainty.measures import Problem, judge, lattice
 from studies.uncertainty.methods import METHODS, Method, fit
-from studies.uncertainty.report import fill, show, summary
+from studies.uncertainty.report import markdown, show, summary
 from studies.uncertainty.structure import structure
 
 __all__ = ["Spec", "main", "problems", "run"]
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     record = json.loads((folder / "uncertainty.json").read_text(encoding="utf-8"))
     show(record)
-    fill(Path(given.out) / "docs" / "studies" / "uncertainty.md", record)
+    (folder / "tables.md").write_text("\n".join(markdown(record)) + "\n", encoding="utf-8")
     try:
         from studies.uncertainty import figures as uncertainty_figures
 

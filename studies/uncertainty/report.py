@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from studies.runner import fill_page
 from studies.uncertainty.measures import SCORES, interval, paired
 from studies.uncertainty.methods import BAYESIAN, METHODS, POSTERIOR
 
-__all__ = ["LABELS", "fill", "markdown", "show", "statements", "summary", "table"]
+__all__ = ["LABELS", "markdown", "show", "statements", "summary", "table"]
 
 Rows = Sequence[Mapping[str, Any]]
 LABELS = {method.key: method.label for method in METHODS}
@@ -208,12 +206,6 @@ def markdown(record: Mapping[str, Any]) -> list[str]:
         span = "–" if each["low"] is None else f"[{each['low']:.3f}, {each['high']:.3f}]"
         lines.append(f"| {each['claim']} | {each['mean']:.3f} | {span} | {each['verdict']} |")
     return lines
-
-
-def fill(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables into the page, where there is one."""
-    if page.exists():
-        fill_page(page, "\n".join(markdown(record)), "tables")
 
 
 def show(record: Mapping[str, Any]) -> None:
