@@ -137,7 +137,7 @@ def _together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def on_cpu(network: nn.Sequential, replicates: int | list[int] = _FEW, start: _Start = initialize) -> Run:
     """Eagerly on the CPU, perhaps from another start."""
-    with mock.patch.object(replicates, "initialize", start):
+    with mock.patch.object(stacking, "initialize", start):
         return _run(network, replicates=replicates, device="cpu", mode="eager")
 
 

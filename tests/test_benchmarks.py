@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
 from sparsebnn import mlp
-from sparsebnn.app import cli
 from sparsebnn.io.locking import locked
 from sparsebnn.nn import layers
 from sparsebnn.nn.passes import LocalPass
@@ -357,30 +355,6 @@ def test_the_reference_has_our_parameters():
 
 
 # -- the command --------------------------------------------------------------------------------------
-
-
-def test_bench_outside_the_checkout_is_one_line(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["sparsebnn", "bench", "--quick"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 1
-    assert capsys.readouterr().err == (
-        f"Error: The 'folder' of sparsebnn bench must be the root of the source checkout. Got {tmp_path} "
-        "instead. Change to the folder that holds 'benchmarks' and 'src', and call it there.\n"
-    )
-
-
-def test_bench_hands_its_options_on(monkeypatch, tmp_path, capfd):
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__main__.py").write_text("import sys; print(sys.argv[1:]); sys.exit(3)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(sys, "argv", ["sparsebnn", "bench", "--quick", "--jobs", "2"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 3
-    assert capfd.readouterr().out.strip() == "['--quick', '--jobs', '2']"
 
 
 def test_fresh_noise_is_reproducible():
