@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsebnn.app import provenance
 from sparsebnn.checks import InvalidInput
-from studies import STUDIES, provenance
+from studies import STUDIES
 from studies.provenance import Study, arguments, commit, device_name, rounded, write_json
 
 
