@@ -222,7 +222,7 @@ def text(results: Path) -> str:
 
 
 def markdown(results: Path) -> str:
-    """The tables for the README and the docs."""
+    """The tables for docs/studies/paper_tables.md."""
     return _render(results, "**{}**", pipes)
 
 
