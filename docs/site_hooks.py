@@ -62,30 +62,38 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 # --- reference ---------------------------------------------------------------------------------------
 
 
-def public_names(module: str) -> tuple[list[str], list[str]]:
-    """Names of a module's ``__all__`` to document: its own, and those documented at the top level.
+def documented_as(module: str, name: str) -> str | None:
+    """The path under which the reference documents a name of ``module.__all__``; None for a module.
 
-    >>> public_names("sparsebnn.likelihoods")[0][0]
-    'sparsebnn.likelihoods.Likelihood'
+    Names of ``sparsebnn`` itself are on its page, but for the estimators, which it loads on demand.
+
+    >>> documented_as("sparsebnn.training", "train"), documented_as("sparsebnn", "metrics")
+    ('sparsebnn.train', None)
     """
     top, room = importlib.import_module("sparsebnn"), importlib.import_module(module)
-    own, elsewhere = [], []
-    for name in room.__all__:
-        value = getattr(room, name)
-        if isinstance(value, ModuleType):
-            continue  # a module has its own page
-        at_top = room is not top and name in top.__all__ and getattr(top, name) is value
-        (elsewhere if at_top else own).append(f"{'sparsebnn' if at_top else module}.{name}")
-    return own, elsewhere
+    value = getattr(room, name)
+    if isinstance(value, ModuleType):
+        return None
+    if getattr(value, "__module__", "").startswith("sparsebnn.estimators"):
+        return f"sparsebnn.estimators.{name}"
+    at_top = name in top.__all__ and getattr(top, name) is value
+    return f"{'sparsebnn' if at_top else module}.{name}"
 
 
 def directives(module: str) -> str:
-    """mkdocstrings' directives for a module's public names, with links to those on the top-level page."""
-    own, elsewhere = public_names(module)
-    blocks = [f"::: {name}" for name in own]
-    if elsewhere:
-        links = ", ".join(f"[`{name.rpartition('.')[2]}`](index.md#{name})" for name in elsewhere)
-        blocks.insert(0, f"Also here, documented under [`sparsebnn`](index.md): {links}.")
+    """mkdocstrings' directives for a module's public names, and links to those on other pages."""
+    places = [documented_as(module, name) for name in importlib.import_module(module).__all__]
+    blocks, links = [], []
+    for place in places:
+        if place is None:
+            continue
+        if place.rpartition(".")[0] == module:
+            blocks.append(f"::: {place}")
+        else:
+            page = "estimators" if ".estimators." in place else "index"
+            links.append(f"[`{place}`]({page}.md#{place})")
+    if links:
+        blocks.insert(0, f"Also here: {', '.join(links)}.")
     return "\n\n".join(blocks)
 
 
@@ -107,8 +115,25 @@ def formulas(text: str) -> str:
     return re.sub(r"\$(?! )([^$\n]+?)(?<! )\$", lambda m: mathml(m[1], "inline"), text)
 
 
+def sections(text: str) -> str:
+    """NumPy-style sections as a bold word and a list.
+
+    >>> print(sections("Parameters\\n----------\\na, b : two numbers,\\n    both positive."))
+    **Parameters**
+    <BLANKLINE>
+    - `a, b`: two numbers,
+        both positive.
+    """
+
+    def listed(section: re.Match[str]) -> str:
+        return f"**{section[1]}**\n\n" + re.sub(r"^(\S.*?) : ", r"- `\1`: ", section[2], flags=re.MULTILINE)
+
+    return re.sub(r"^([A-Z]\w+)\n-{3,}\n((?:.+(?:\n|$))+)", listed, text, flags=re.MULTILINE)
+
+
 def plain(text: str) -> str:
-    """A docstring as Markdown: formulas as MathML, roles and doctests as code."""
+    """A docstring as Markdown: sections as lists, formulas as MathML, roles and doctests as code."""
+    text = sections(text)
     text = re.sub(r"^\.\. math:: (.+)$", lambda m: f"\n{mathml(m[1], 'block')}\n", text, flags=re.MULTILINE)
     indented = r"^( *)\.\. math::\n((?:\1    .*\n?|\s*\n)+)"
     text = re.sub(indented, lambda m: f"\n{mathml(m[2], 'block')}\n\n", text, flags=re.MULTILINE)

@@ -222,7 +222,7 @@ def text(results: Path) -> str:
 
 
 def markdown(results: Path) -> str:
-    """The tables for docs/studies/paper_tables.md."""
+    """The tables for the README and the docs."""
     return _render(results, "**{}**", pipes)
 
 

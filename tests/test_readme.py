@@ -35,7 +35,7 @@ def blocks(text):
 
 
 def runnable(page):
-    """The blocks that run: python everywhere, sh in tutorials (elsewhere it installs and trains for hours)."""
+    """The blocks that run: python everywhere, sh in tutorials (elsewhere it may train for hours)."""
     found = blocks(page.read_text(encoding="utf-8"))
     return [block for block in found if block.kind == "python" or page.parent == TUTORIALS]
 
