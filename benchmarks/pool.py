@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.subjects import Subject, Task, prepare
 from sparsebnn.io.locking import locked
-from sparsebnn.training.precision import matmul_precision
+from sparsebnn.training.devices import matmul_precision
 
 __all__ = ["Conditions", "run", "step_times"]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.peers import PEERS, peer
 from benchmarks.reference import deterministic, reference, step_of
 from sparsebnn.inference.prediction import predict
-from sparsebnn.kernels.allocation import keep_freed_memory
+from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import initialize, mlp
 from sparsebnn.posteriors.priors import SpikeSlabPrior

@@ -14,7 +14,7 @@ from torch.func import vmap
 import sparsebnn
 from sparsebnn.nn.passes import PosteriorPass, WeightPass, noise_size
 from sparsebnn.posteriors import FlowFamily
-from sparsebnn.posteriors.kl import gaussian_log_prob
+from sparsebnn.posteriors.priors import gaussian_log_prob
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize, RandomNoise
 from sparsebnn.training import Objective
 from studies.exact_regression import Regression

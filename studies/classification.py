@@ -30,8 +30,7 @@ from sparsebnn.io import saving
 from sparsebnn.io.locking import locked
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, Interrupted, Run, train
-from sparsebnn.training.schedules import Steps
-from sparsebnn.training.settings import Settings
+from sparsebnn.training.settings import Settings, Steps
 from studies import cells, evaluation, provenance
 from studies.cells import Job, Result
 from studies.paper import Cell, cell

@@ -61,8 +61,8 @@ from sparsebnn.io.data import Dataset, load
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import PriorValues, density, prior_values
 from sparsebnn.training import Callback, Epoch, Run, Settings, train
+from sparsebnn.training.devices import one_thread
 from sparsebnn.training.recipes import Recipe, recipe
-from sparsebnn.training.threads import one_thread
 from studies import demo_picture
 from studies.program import run_as_program
 from studies.provenance import commit, rounded, write_json

@@ -26,7 +26,7 @@ from sparsebnn import data as datasets
 from sparsebnn.init import Uniform
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Settings, train
-from sparsebnn.training.schedules import Steps
+from sparsebnn.training.settings import Steps
 from studies import evaluation
 from studies.cells import Result, read_results
 from studies.classification import DATASETS, METHODS, quick_cell

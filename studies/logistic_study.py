@@ -14,7 +14,7 @@ import sparsebnn
 from sparsebnn import likelihoods
 from sparsebnn.init import Initial, Normal, Uniform
 from sparsebnn.training import Constant, Settings, Steps
-from sparsebnn.training.run import Run
+from sparsebnn.training.loop import Run
 
 __all__ = [
     "FAMILIES",

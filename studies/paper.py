@@ -12,10 +12,10 @@ from torch import nn
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.init import Initial, Uniform
 from sparsebnn.nn.networks import lenet, mlp
-from sparsebnn.posteriors.priors import GammaPrecisionPrior, HierarchicalPrior, Prior
+from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training.recipes import ARCHITECTURES, METHODS, PAPER_RELAXATION, Recipe, prior_of, recipe
-from sparsebnn.training.schedules import Constant, Steps
-from sparsebnn.training.settings import Settings
+from sparsebnn.training.settings import Constant, Settings, Steps
 
 __all__ = [
     "ARCHITECTURES",

@@ -13,7 +13,8 @@ from sparsebnn.inference.prediction import predict_all
 from sparsebnn.init import He, Normal, Uniform
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import initialize
-from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.selection.rules import agreement, expected_fdr, input_inclusion, select
 from sparsebnn.training import Cosine, PhasedSettings, Steps
 

@@ -11,7 +11,8 @@ from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
 from sparsebnn.nn.networks import density, initialize, lenet, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
-from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Settings, train
 from sparsebnn.training.recipes import recipe
 

@@ -12,6 +12,8 @@ from sparsebnn.checks import check_choice, check_count, check_finite, check_posi
 
 __all__ = ["Likelihood", "Categorical", "Bernoulli", "Gaussian", "likelihood"]
 
+_NOISE_SCALE = 0.2  # of the outputs that say how the noise differs from row to row
+
 
 class Likelihood(nn.Module):
     """Base of all likelihoods: ``nll(outputs, y)`` per example, and what targets must look like."""
@@ -83,15 +85,26 @@ class Bernoulli(Likelihood):
 class Gaussian(Likelihood):
     r"""Real targets with Gaussian noise.
 
-    ``noise="fixed"`` keeps ``std``; ``"learned"`` starts there and learns one noise std per target;
-    ``"heteroscedastic"`` lets the network give it: the outputs are then the means followed by as many
-    raw stds, each through a softplus.
+    ``noise="fixed"`` keeps ``std``; ``"learned"`` starts there and learns one noise std per target, the
+    softplus of ``raw_std``. With ``"heteroscedastic"`` noise the network has twice as many outputs, the means
+    followed by how the noise of a row differs from that level:
+
+    .. math:: \sigma(x) = \mathrm{softplus}(\texttt{raw\_std} + 0.2\, g\, f_\sigma(x))
+
+    Two things make that trainable. The factor 0.2 keeps the noise of an untrained network nearly the same for
+    all rows. Without it, rows whose std happens to start small have gradients so large that Adam, which
+    remembers them for a thousand steps, hardly moves afterwards. And noise that may differ too early explains
+    errors away before the means have had the time to correct them. So :func:`~sparsebnn.train` sets the
+    buffer ``noise_switch``, g, to 0 for the first 70% of the epochs: the means are learned with one noise
+    level, and :math:`f_\sigma` is fitted to their errors without changing how rows are weighted. After that g
+    is 1, as everywhere else, and the objective is the evidence lower bound of this likelihood.
 
     >>> Gaussian(std=1.0).nll(torch.zeros(1, 1), torch.ones(1, 1)).item()
     1.418938...
     """
 
     raw_std: Tensor
+    noise_switch: Tensor
 
     def __init__(self, n_targets: int = 1, noise: str = "learned", std: float = 1.0) -> None:
         super().__init__()
@@ -99,10 +112,12 @@ class Gaussian(Likelihood):
         self.noise = check_choice(noise, ("fixed", "learned", "heteroscedastic"), "noise", "Gaussian")
         value = check_positive(torch.full((n_targets,), std, dtype=torch.float64), "std", "Gaussian")
         raw = (value + torch.log(-torch.expm1(-value))).to(torch.get_default_dtype())
-        if noise == "learned":
-            self.raw_std = nn.Parameter(raw)
-        else:
+        if noise == "fixed":
             self.register_buffer("raw_std", raw)
+        else:
+            self.raw_std = nn.Parameter(raw)
+        if noise == "heteroscedastic":
+            self.register_buffer("noise_switch", torch.ones((), dtype=raw.dtype))
 
     def prepare(self, y: Tensor) -> Tensor:
         shaped = y.unsqueeze(-1) if y.dim() == 1 else y
@@ -117,15 +132,32 @@ class Gaussian(Likelihood):
 
     def mean_and_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of each target."""
-        mean, raw = outputs[..., : self.n_targets], self.raw_std
+        mean = outputs[..., : self.n_targets]
         if self.noise == "heteroscedastic":
-            raw = outputs[..., self.n_targets :] + self.raw_std
-        return mean, F.softplus(raw).clamp_min(1e-6).expand_as(mean)
+            return mean, self._std(outputs, self.raw_std, self.noise_switch)
+        return mean, _positive(self.raw_std).expand_as(mean)
+
+    def _std(self, outputs: Tensor, level: Tensor, switch: Tensor | float = 1.0) -> Tensor:
+        """Of every row, given the raw std of all."""
+        return _positive(level + _NOISE_SCALE * switch * outputs[..., self.n_targets :])
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, std = self.mean_and_std(outputs)
-        scaled = ((y - mean) / std) ** 2
-        return (0.5 * scaled + torch.log(std) + 0.5 * math.log(2.0 * math.pi)).sum(-1)
+        found = _gaussian_nll(y - mean, std)
+        if self.noise == "heteroscedastic":
+            # While it is switched off, the noise of rows is fitted to the errors: a gradient without a value.
+            aside = _gaussian_nll(y - mean.detach(), self._std(outputs, self.raw_std.detach()))
+            found = found + (1.0 - self.noise_switch) * (aside - aside.detach())
+        return found
+
+
+def _positive(raw_std: Tensor) -> Tensor:
+    return F.softplus(raw_std).clamp_min(1e-6)
+
+
+def _gaussian_nll(error: Tensor, std: Tensor) -> Tensor:
+    """Summed over targets."""
+    return (0.5 * (error / std) ** 2 + torch.log(std) + 0.5 * math.log(2.0 * math.pi)).sum(-1)
 
 
 def likelihood(name: str, y: Tensor) -> Likelihood:

@@ -109,10 +109,10 @@ class Deterministic(BayesianLayer):
         if opened is not None and noise is not None:
             raise TypeError("Inside an open pass the pass supplies the noise; call the layer without it.")
         if isinstance(opened, PosteriorPass):
-            return opened.output(self, x)
+            return self._output(opened, x)
         if noise is not None:
             with PosteriorPass(noise) as own:
-                return own.output(self, x)
+                return self._output(own, x)
         # No moments to pass on: nothing is gained by asking a pass that only predicts.
         return self.op(x, x, None)
 

@@ -401,6 +401,21 @@ def test_options_at_their_defaults_are_not_in_the_command(monkeypatch):
     assert told == ["sparsebnn fit - --target y", "sparsebnn fit d.csv --target y --time-budget 2.5"]
 
 
+def test_a_budget_that_is_too_short_is_told_and_recorded(tmp_path):
+    data, out = awkward(tmp_path / "d.csv"), tmp_path / "run"
+    words = ("--target", "outcome", "--out", out, "--epochs", "100000", "--time-budget", "0.3")
+    done = call("fit", data, *words, "--replicates", "1")
+    assert done.exit_code == 0, done.output
+    record = json.loads((out / "record.json").read_text(encoding="utf-8"))
+    (note,) = (each for each in record["notes"] if each.startswith("the time budget"))
+    epochs = record["settings"]["epochs"]
+    assert re.match(f"the time budget of 0.3 s allowed {epochs} of 100000 planned epochs; the whole", note)
+    assert record["settings"]["full_epochs"] == 100000
+    assert f"Note: {note}." in done.stderr
+    assert note in (out / "report.html").read_text(encoding="utf-8")
+    assert f"{epochs} of 100000 epochs" in call("info", out).stdout
+
+
 def test_a_model_without_columns_says_so(tmp_path):
     x = np.random.RandomState(0).randn(60)
     with (tmp_path / "d.csv").open("w", newline="", encoding="utf-8") as file:

@@ -17,13 +17,8 @@ from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
 from sparsebnn.posteriors import Family, family_class
 from sparsebnn.posteriors.flows import AutoregressiveStep, Flow, flow
-from sparsebnn.posteriors.priors import (
-    GammaPrecisionPrior,
-    GaussianPrior,
-    HierarchicalPrior,
-    Prior,
-    SpikeSlabPrior,
-)
+from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.random.noise import NoiseBuffer
 
 

@@ -59,6 +59,42 @@ def test_changed_columns_are_those_of_the_whole_network(family):
     torch.testing.assert_close(found, plain_nll(made, new, y.double()), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("together", [1, 100, 4096])
+def test_shuffles_in_one_pass_are_shuffles_one_by_one(family, together, monkeypatch):
+    monkeypatch.setattr(choosing, "_ROWS_TOGETHER", together)
+    made, rows = network(family), data(40)
+    columns = [torch.tensor([1, 3]), torch.tensor([0])]
+    ours, other = (_Asker(made, Bernoulli(), rows, torch.arange(40), 1.3, 0) for _ in range(2))
+    for inputs in columns:
+        lost, totals = ours.shuffled(inputs)
+        orders = [torch.randperm(40, generator=other.random) for _ in range(other.shuffles)]
+        each = [other._changed(inputs, other.x[:, inputs][order]) - other.with_it for order in orders]
+        expected = torch.stack(each)
+        torch.testing.assert_close(lost, expected.mean(0), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(totals, (expected * other.weight).sum(1), rtol=1e-10, atol=1e-10)
+
+
+def test_little_effort_asks_fewer_networks_and_shuffles_less(monkeypatch):
+    asked = []
+
+    class Counted(_Asker):
+        def shuffled(self, inputs):
+            asked.append(self.shuffles)
+            return super().shuffled(inputs)
+
+    monkeypatch.setattr(choosing, "_Asker", Counted)
+    networks, forms = [network("gaussian", seed=k) for k in range(4)], [Bernoulli()] * 4
+    unseen = [torch.arange(k, 200, 4) for k in range(4)]
+    calls = {}
+    for effort in (1.0, 0.5, 0.25, 0.05):
+        asked.clear()
+        found = worth(networks, forms, data(200), unseen, np.arange(5), 5, effort=effort)
+        assert found.used.shape == (5,)
+        calls[effort] = (len(asked), set(asked))
+    assert calls == {1.0: (20, {20}), 0.5: (20, {10}), 0.25: (20, {5}), 0.05: (5, {5})}
+
+
 @pytest.mark.parametrize("family", ["spike_slab", "concrete", "gaussian"])
 def test_the_columns_prices_add_up_to_the_layers_divergence(family):
     made = network(family)

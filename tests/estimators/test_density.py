@@ -27,6 +27,7 @@ def test_a_target_density_is_reached(asked):
     assert "as given: slab std 1, inclusion 0.1" in model.summary()
 
 
+@pytest.mark.filterwarnings("ignore:The time budget", "ignore:The fit took")
 @pytest.mark.parametrize(
     "more",
     [
@@ -55,13 +56,17 @@ def test_training_cut_short_has_its_density_all_the_same(monkeypatch):
 
     monkeypatch.setattr(base, "TimeBudget", Now)
     model = SparseBNNClassifier(**{**QUICK, "hidden": (20,)}, target_density=0.1, time_budget=60.0)
-    model.fit(*two_classes())
+    with pytest.warns(
+        UserWarning, match=f"The time budget of 60 s allowed 5 of {QUICK['epochs']} planned epochs"
+    ):
+        model.fit(*two_classes())
     assert model.n_epochs_ == 5
     assert model.density_ == pytest.approx(0.1)
-    assert model.notes_ == [
+    assert model.stopped_because_ == "the time budget is spent"
+    assert model.notes_[0] == (
         "Training ended before its refit (the time budget is spent): "
         "the weights were cut down to the density at once."
-    ]
+    )
 
 
 def test_a_density_that_a_small_network_cannot_have_is_noted():

@@ -18,7 +18,7 @@ from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import LocalPass, MedianPass, WeightPass, measure
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 FAMILIES = {

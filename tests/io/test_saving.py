@@ -248,7 +248,7 @@ def test_when_writing_fails_the_old_file_stays_and_nothing_else(path, monkeypatc
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ModelError) as error:
         save(network(), path)
     assert str(error.value) == (
@@ -263,7 +263,7 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.os, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(network(), path)
     assert list(path.parent.iterdir()) == []

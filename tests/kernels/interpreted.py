@@ -13,7 +13,7 @@ from kernels.test_contraction import numbers
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 
 # batch, channels, size, filters, taps, stride, padding, dilation
 _CASES = [

@@ -10,7 +10,7 @@ import pytest
 _COUNT = """
 import ctypes, sys
 import torch
-from sparsebnn.kernels.allocation import keep_freed_memory
+from sparsebnn.kernels.dispatch import keep_freed_memory
 
 class Info(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

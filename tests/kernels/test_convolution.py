@@ -7,7 +7,7 @@ from torch.func import grad_and_value, vmap
 
 import sparsebnn
 from sparsebnn.kernels.convolution import conv2d_moments, conv2d_replicated
-from sparsebnn.kernels.tracing import tracing
+from sparsebnn.kernels.dispatch import tracing
 
 # batch, channels, size, filters, kernel, stride, padding, dilation
 CASES = {

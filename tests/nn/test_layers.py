@@ -238,7 +238,8 @@ def test_layers_without_bias_have_no_bias_parameters():
 
 def test_hierarchical_layers_learn_their_bias_prior_too():
     """LBBNN's biases have a Gamma-precision prior unless told otherwise."""
-    from sparsebnn.posteriors.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior
+    from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
+    from sparsebnn.posteriors.priors import GaussianPrior
 
     layer = Linear(3, 2, family="concrete", prior=HierarchicalPrior())
     assert isinstance(layer.biases.prior, GammaPrecisionPrior)

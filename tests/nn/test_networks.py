@@ -11,7 +11,8 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.layers import Conv2d, Linear
 from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp, prior_values
-from sparsebnn.posteriors.priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 
 SMALL_FLOW = {"hidden": (5,)}
 

@@ -14,7 +14,8 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import LocalPass, PosteriorPass, WeightPass, noise_size
-from sparsebnn.posteriors.priors import HierarchicalPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 
 CASES = {
     "dense input": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "input", (1, 4), (4,)),
@@ -200,17 +201,17 @@ def test_layers_of_different_groups_count_by_their_weights():
     [
         (
             lambda: sparsebnn.Linear(2, 3, family_options={"group_by": "neuron"}),
-            "The 'share' of the 'spike_slab' family must be one of 'weight', 'input', 'output'. "
+            "The 'group_by' of the 'spike_slab' family must be one of 'weight', 'input', 'output'. "
             "Got 'neuron' instead.",
         ),
         (
             lambda: sparsebnn.Conv2d(1, 2, 3, family_options={"group_by": "input"}),
-            "The 'share' of the 'spike_slab' family must be 'weight' or 'output' in a convolution. "
+            "The 'group_by' of the 'spike_slab' family must be 'weight' or 'output' in a convolution. "
             "Got 'input' instead. The weights of a filter can share, the taps of an input channel cannot.",
         ),
         (
             lambda: sparsebnn.Linear(2, 3, family="flow", family_options={"group_by": "output"}),
-            "The 'share' of the 'flow' family must be one of 'weight', 'input'. Got 'output' instead. "
+            "The 'group_by' of the 'flow' family must be one of 'weight', 'input'. Got 'output' instead. "
             "Did you mean 'input'?",
         ),
         (
@@ -224,7 +225,7 @@ def test_layers_of_different_groups_count_by_their_weights():
             lambda: sparsebnn.Linear(
                 2, 3, family="concrete", family_options={"group_by": "input"}, prior=HierarchicalPrior()
             ),
-            "The 'share' of the 'concrete' family must be 'weight' with this prior. Got 'input' instead. "
+            "The 'group_by' of the 'concrete' family must be 'weight' with this prior. Got 'input' instead. "
             "The hierarchical prior counts single weights.",
         ),
     ],

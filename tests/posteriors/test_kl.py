@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
 from contracts.members import generator, uniform
-from sparsebnn.posteriors.kl import bernoulli_kl, gaussian_kl, gaussian_log_prob, spike_slab_kl
+from sparsebnn.posteriors.priors import bernoulli_kl, gaussian_kl, gaussian_log_prob, spike_slab_kl
 
 N = 200
 

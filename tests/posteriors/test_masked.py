@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsebnn.kernels.tracing import tracing
+from sparsebnn.kernels.dispatch import tracing
 from sparsebnn.posteriors.masked import FoldedLinear, MaskedLinear
 
 degrees = st.lists(st.integers(0, 6), min_size=1, max_size=9)

@@ -15,13 +15,8 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import initialize
 from sparsebnn.posteriors import family_class
-from sparsebnn.posteriors.priors import (
-    EmpiricalPrior,
-    GammaPrecisionPrior,
-    GaussianPrior,
-    HierarchicalPrior,
-    SpikeSlabPrior,
-)
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.random.noise import RandomNoise
 
 HYPER = [(1.0, 1.0, 1.0, 1.0), (2.3, 0.7, 0.4, 3.1), (0.8, 2.5, 5.0, 0.9)]

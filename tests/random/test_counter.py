@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from sparsebnn.random.counter import logistics, normals, permutations, seed_tensor, stream_id
+from sparsebnn.random.noise import logistics, normals, permutations, seed_tensor, stream_id
 
 COUNT = 40_000
 SEEDS = [0, 1, 2, 17, 2**40 + 3, -5]

@@ -45,7 +45,7 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_every_part_is_there(task):
+def test_every_part_is_available(task):
     page = Elements(render(example(task)))
     headings = [
         "How well it predicts",

@@ -10,7 +10,7 @@ import torch
 
 from sparsebnn.init import Uniform
 from sparsebnn.training import Settings
-from sparsebnn.training.schedules import Steps
+from sparsebnn.training.settings import Steps
 from studies import ablations, densities, pages, tables
 from studies.paper import cell
 

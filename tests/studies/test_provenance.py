@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import importlib
 import json
+import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,41 @@ def test_numbers_are_rounded_to_significant_digits():
 def test_commit_is_a_hash_or_nothing():
     found = commit()
     assert found is None or len(found.removesuffix("+changes")) == 40
+
+
+def repository(folder, package, name):
+    """A git repository with one commit, in which a package lies; returns the commit."""
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n')
+    run = partial(subprocess.run, cwd=folder, check=True, capture_output=True, text=True)
+    run(["git", "init", "-q"])
+    run(["git", "add", "."])
+    run(["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q", "-m", "First"])
+    return run(["git", "rev-parse", "HEAD"]).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "ours"),
+    [
+        ("src/sparsebnn", "sparsebnn", True),
+        ("src/sparsebnn", "theirs", False),
+        ("lib/site-packages/sparsebnn", "theirs", False),
+        ("lib/site-packages/sparsebnn", "sparsebnn", False),
+    ],
+)
+def test_only_a_checkout_of_this_project_has_a_commit(place, name, ours, tmp_path, monkeypatch):
+    """Inside the repository of somebody else, its commit is not the package's."""
+    package = tmp_path / place
+    head = repository(tmp_path, package, name)
+    monkeypatch.setattr(provenance.sparsebnn, "__file__", str(package / "__init__.py"))
+    monkeypatch.delenv("SPARSEBNN_COMMIT", raising=False)
+    assert commit() == (head if ours else None)
+    (package / "__init__.py").write_text("changed = True")
+    assert commit() == (f"{head}+changes" if ours else None)
+    monkeypatch.setenv("SPARSEBNN_COMMIT", "told")
+    assert provenance.commit_and_source()[1] == ("git" if ours else "SPARSEBNN_COMMIT")
+    assert provenance.versions()["sparsebnn"] == provenance.sparsebnn.__version__
 
 
 def test_the_command_names_a_studys_own_options(tmp_path):
@@ -188,6 +225,7 @@ def test_every_study_refuses_before_its_work(name, options, tmp_path, monkeypatc
 def test_the_commit_is_the_one_at_the_start(tmp_path, monkeypatch):
     """Whoever commits while a study runs does not change what made its numbers."""
     head = ["first"]
+    monkeypatch.setattr(provenance, "_is_checkout", lambda: True)
     monkeypatch.setattr(provenance, "_git", lambda word, *_: head[-1] if word == "rev-parse" else "")
     study = Study("bound", arguments("bound", "", ["--out", str(tmp_path)]))
     schedule = importlib.import_module("studies.lbbnn_schedule")

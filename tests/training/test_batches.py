@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical, Gaussian
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.training.batches import Batches, gather
 
 CPU = torch.device("cpu")

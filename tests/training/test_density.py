@@ -6,9 +6,9 @@ from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.posteriors.priors import HierarchicalPrior
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.training import Callback, Settings
-from sparsebnn.training.density import controlled, densities, fix_structure
+from sparsebnn.training.density import controlled, fix_structure
 from training.runs import fit, make_data, make_network, parameters, same
 
 LOGITS = "inclusion_logit"
@@ -39,7 +39,8 @@ def logits_of(run):
 
 def kept(run):
     """Densities of the network and of each layer, per replicate."""
-    share, sizes = densities(run.replicates)
+    share = torch.stack([(p > 0).flatten(1).double().mean(1) for p in logits_of(run).values()], 1)
+    sizes = torch.stack([counts.sum() for counts in run.replicates.weights_per_logit().values()])
     return (share * sizes).sum(1) / sizes.sum(), share
 
 

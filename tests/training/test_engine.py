@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.posteriors.priors import HierarchicalPrior
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.training import Callback
-from sparsebnn.training.capture import Unheard
+from sparsebnn.training.compile import Silent
+from sparsebnn.training.devices import matmul_precision
 from sparsebnn.training.engine import _finite
-from sparsebnn.training.precision import matmul_precision
 from training.runs import (
     EXAMPLES,
     FAMILIES,
@@ -218,7 +218,7 @@ def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
 
 def test_threads_that_compile_share_their_silence():
     """The first to come makes the filter, the last to go removes it, and nobody's else."""
-    silence, before = Unheard(), list(warnings.filters)
+    silence, before = Silent(), list(warnings.filters)
     with silence:
         with silence:
             assert len(warnings.filters) == len(before) + 1

@@ -7,7 +7,7 @@ from torch import nn
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import random_modules
-from sparsebnn.training.random_modules import outputs_without_noise
+from sparsebnn.training.arguments import outputs_without_noise
 
 X = torch.linspace(-0.4, 0.6, 24).reshape(2, 3, 4)
 

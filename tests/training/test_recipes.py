@@ -14,7 +14,8 @@ from sparsebnn import Settings, recipe, train
 from sparsebnn.checks import InvalidInput
 from sparsebnn.init import He, Uniform
 from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.posteriors.priors import EmpiricalPrior, SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training import PhasedSettings
 from sparsebnn.training.recipes import METHODS
 from studies.cells import Job, finished

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sparsebnn.training.schedules import Constant, Cosine, Steps, schedule
+from sparsebnn.training.settings import Constant, Cosine, Steps, schedule
 
 
 def factors(of, epochs):

@@ -238,7 +238,7 @@ def test_an_exception_keeps_a_run_of_its_own():
     assert error.value.run == "own"
 
 
-def test_when_every_replicate_stops_the_run_is_there():
+def test_when_every_replicate_stops_the_run_is_available():
     per_replicate = {"learning_rate": [1e200, 1e200]}
     with pytest.raises(FloatingPointError, match="Every replicate stopped") as error:
         fit(NETWORK, DATA, SHORT, replicates=2, per_replicate=per_replicate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ except ImportError as missing:
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
+from sparsebnn.estimators.budget import LEAST_EFFORT, Budget, Pace, load_lazily
 from sparsebnn.estimators.columns import names_apart
 from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
 from sparsebnn.estimators.folding import Folded, folds, logit_scale
@@ -38,8 +39,7 @@ from sparsebnn.estimators.watching import EarlyStopping, StopTraining, TimeBudge
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import density
 from sparsebnn.training import Callback, Run, train
-from sparsebnn.training.devices import device_of
-from sparsebnn.training.threads import one_thread
+from sparsebnn.training.devices import device_of, one_thread
 
 __all__ = ["SparseBNN"]
 
@@ -49,6 +49,9 @@ _LEAST_TO_CALIBRATE = 30
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
+_TRIAL_STEPS = 3  # of an epoch; two epochs show how long a step takes
+_ALL_NETWORKS = 2.0  # times what one network takes after training, where most work is not by network
+_REPAYS_COMPILING = 120.0  # seconds of a time budget from which on compiling for a GPU may be worth it
 _SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
 
 
@@ -56,6 +59,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
     _task = "classification"
+    _kept_rows: Tensor
 
     # -- data in --------------------------------------------------------------------------------------
 
@@ -123,8 +127,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
         device_of(self.device, owner)
+        budget = None
         if self.time_budget is not None:
             positive(self.time_budget, "time_budget", owner, "positive seconds")
+            load_lazily()
+            budget = Budget(float(self.time_budget))
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
         with _whole(self):
@@ -145,15 +152,21 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
                 remarks.warn_of_columns(self._encoder, told)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
-            run = self._train(x, targets, weight, seed, began)
-            self._keep(run, x, targets, weight)
+            run, effort = self._train(x, targets, weight, seed, budget)
+            self._keep(run, x, targets, weight, effort)
+            del self._fold
             self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
+            if budget is not None:
+                self.notes_ += remarks.over_time(budget.seconds, budget.seconds - budget.left())
             self.seconds_ = time.monotonic() - began
         return self
 
-    def _train(self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, began: float) -> Run:
+    def _train(
+        self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, budget: Budget | None
+    ) -> tuple[Run, float]:
+        """The run, and how much of the work after it there is time for, from 0 to 1."""
         owner = type(self).__name__
-        inputs, w = torch.from_numpy(x).float(), torch.from_numpy(weight).float()
+        inputs, w, targets = torch.from_numpy(x).float(), torch.from_numpy(weight).float(), y
         # Who calls ``fit`` on behalf of a user may watch it: the command line shows a bar.
         callbacks: list[Callback] = list(getattr(self, "_watchers", ()))
         if self.early_stopping:
@@ -168,14 +181,32 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         if self._fold is not None:
             options |= {"likelihood": Folded(form), "per_replicate": {"held": list(range(plan.replicates))}}
             y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
-        data = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
+        data: tuple[Tensor, ...] = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
         device = self._device(plan, inputs)
         options |= {"device": device, "progress": None if self.verbose else False}
+        rows, needed, pace = len(inputs), 0.0, None
         with _threads(plan, inputs.shape[1], device):
-            if self.time_budget is not None:
-                plan = self._within_time(plan, template, data, options, began)
-                callbacks.append(TimeBudget(self.time_budget, began))
+            if budget is not None:
+                if device == "cpu" or budget.seconds < _REPAYS_COMPILING:
+                    options["mode"] = "eager"
+
+                def rehearse(run: Run) -> None:
+                    self._keep(run, x, targets, weight, LEAST_EFFORT, networks=1)
+
+                pace = self._pace(plan, template, data, options, rehearse)
+                needed = budget.needed(plan, rows, pace)
+                plan = budget.shortened(
+                    plan, rows, pace, lambda n: planned(self.get_params(), n, self._task, owner)
+                )
+                if plan.train_rows is not None:
+                    chosen = np.random.RandomState(seed).permutation(rows)[: plan.train_rows]
+                    picked = torch.from_numpy(chosen).sort().values
+                    data = tuple(each[picked] for each in data)
+                    self._kept_rows = self._kept_rows[picked] if self.early_stopping else picked
+                callbacks.append(TimeBudget(budget.until - budget.after(pace)))
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
+            if plan.full_epochs is not None:
+                self.stopped_because_ = "the time budget allowed no more"
             try:
                 run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
             except StopTraining as enough:
@@ -184,7 +215,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         for callback in callbacks:
             if isinstance(callback, EarlyStopping):
                 callback.restore(run)
-        return run
+        if budget is None or pace is None:
+            return run, 1.0
+        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.epochs
+        self.notes_ += remarks.short_of_time(plan, allowed, rows, budget.seconds, needed)
+        return run, budget.effort(pace)
 
     def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
         """Which rows each replicate leaves out, to calibrate or to choose columns; None where none are."""
@@ -194,7 +229,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
-        """Rows for the validation ELBO; ``_kept_rows`` are the others."""
+        """Rows for the validation ELBO; ``_kept_rows`` are the others, to train on."""
         owner = type(self).__name__
         part = share(self.validation_fraction, "validation_fraction", owner)
         count = max(1, round(part * len(x)))
@@ -204,16 +239,22 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         held, self._kept_rows = order[:count].sort().values, order[count:].sort().values
         return EarlyStopping(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
 
-    def _within_time(
-        self, plan: Plan, template: Any, data: tuple[Tensor, ...], options: dict[str, Any], began: float
-    ) -> Plan:
-        """As many epochs as the time allows, by the pace of two trial epochs, so that the schedule ends."""
-        trial = dataclasses.replace(plan, epochs=2, target_density=None)
-        run = train(template, data, settings=trial.settings, **options)
-        pace = run.history[-1].seconds
-        left = 0.85 * self.time_budget - (time.monotonic() - began)
-        fitting = min(plan.epochs, int(left / max(pace, 1e-6)))
-        return dataclasses.replace(plan, epochs=max(plan.least_epochs, fitting))
+    def _pace(
+        self,
+        plan: Plan,
+        template: Any,
+        data: tuple[Tensor, ...],
+        options: dict[str, Any],
+        rehearse: Callable[[Run], None],
+    ) -> Pace:
+        """How long things take, by a few steps of training and a rehearsal of what follows."""
+        few = tuple(each[: _TRIAL_STEPS * plan.batch_size] for each in data)
+        self.plan_ = dataclasses.replace(plan, epochs=2, target_density=None)
+        run = train(template, few, settings=self.plan_.settings, **options)
+        step = run.history[-1].seconds / run.batches.per_epoch
+        began = time.monotonic()
+        rehearse(run)
+        return Pace(max(step, 1e-6), run.compile_seconds, _ALL_NETWORKS * (time.monotonic() - began))
 
     def _device(self, plan: Plan, x: Tensor) -> str:
         if str(self.device) != "auto":
@@ -224,8 +265,20 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
     # -- what was learned -----------------------------------------------------------------------------
 
-    def _keep(self, run: Run, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
-        living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}]
+    def _keep(
+        self,
+        run: Run,
+        x: np.ndarray,
+        y: Tensor,
+        weight: np.ndarray,
+        effort: float = 1.0,
+        networks: int | None = None,
+    ) -> None:
+        """The attributes of a fitted estimator.
+
+        ``effort`` is the share of the work to do, from 0 to 1, and ``networks`` how many are kept.
+        """
+        living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
         if self.plan_.target_density is not None:
@@ -234,24 +287,24 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.logit_scale_ = 1.0
-        if self.calibrate and self._fold is not None and len(living) == len(run.seeds):
+        if self.calibrate and self._fold is not None and not run.stopped:
             with one_thread():
-                self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight)
+                self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight, effort)
         data = torch.from_numpy(x), y, torch.from_numpy(weight)
         unseen = self._unseen(living)
-        del self._fold
         self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe()
         with one_thread():
-            self._choose(data, unseen)
-        step = max(1, len(x) // _ROWS_FOR_EFFECTS)
+            self._choose(data, unseen, effort)
+        most = max(2, round(effort * _ROWS_FOR_EFFECTS))
+        step = max(1, len(x) // most)
         with one_thread():
-            self.effects_ = explaining.effects(self, x[::step][:_ROWS_FOR_EFFECTS], _DRAWS_FOR_EFFECTS)
+            self.effects_ = explaining.effects(self, x[::step][:most], _DRAWS_FOR_EFFECTS)
 
     def _unseen(self, living: list[int]) -> list[Tensor] | None:
         """The rows that each network did not see; None where every network saw all."""
-        if self.early_stopping:
+        if self.early_stopping or (self._fold is None and self.plan_.train_rows is not None):
             seen = torch.zeros(self.n_rows_, dtype=torch.bool)
             seen[self._kept_rows] = True
             # Every network was held back from the same rows: they share them out.
@@ -261,7 +314,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             return None
         return [torch.nonzero(self._fold == k).flatten() for k in living]
 
-    def _choose(self, data: tuple[Tensor, Tensor, Tensor], unseen: list[Tensor] | None) -> None:
+    def _choose(
+        self, data: tuple[Tensor, Tensor, Tensor], unseen: list[Tensor] | None, effort: float
+    ) -> None:
         """Which columns are in use; see :mod:`sparsebnn.estimators.choosing`."""
         encoder = self._encoder
         found = choosing.worth(
@@ -273,6 +328,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             len(encoder.columns),
             self.logit_scale_,
             self._seed,
+            effort,
         )
         self.gain_, self.used_ = found.gain, found.used
         names = np.array([column.name for column in encoder.columns], dtype=object)
@@ -286,6 +342,11 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         ensemble = self._ensemble
         self.inclusion_ = ensemble.inclusion(column_of, len(columns)).mean(0)
         self.stability_ = ensemble.median_columns(column_of, len(columns)).mean(0)
+
+    @property
+    def planned_epochs_(self) -> int:
+        """The epochs of a training without a time budget; ``n_epochs_`` are those that were run."""
+        return self.plan_.planned_epochs
 
     @property
     def names_(self) -> tuple[str, ...]:

@@ -37,17 +37,19 @@ from sparsebnn.likelihoods import Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.posteriors.priors import SpikeSlabPrior
-from sparsebnn.random.noise import NoiseBuffer
+from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 __all__ = ["LEVEL", "Worth", "discoveries", "worth"]
 
 LEVEL = 0.1
 _SHUFFLES = 20
 _LEAST_SHUFFLES = 5  # fewer say too little of how much they vary
+_FEWER = _SHUFFLES // _LEAST_SHUFFLES  # times as many shuffles as the fewest
 _DRAWS = 8
 _MANY_COLUMNS = 1000  # from a fraction of these on, fewer shuffles and draws of each
 _ROWS = 1000  # of each network: enough to see what 1 nat in 1000 is worth
 _LEAST_ROWS = 20
+_ROWS_TOGETHER = 4096
 
 
 @dataclass(frozen=True)
@@ -82,16 +84,21 @@ def worth(
     columns: int,
     logit_scale: float = 1.0,
     seed: int = 0,
+    effort: float = 1.0,
 ) -> Worth:
     """``data`` are encoded inputs, targets and weights; ``unseen`` the rows that each network did not see.
 
-    ``column_of`` says which of ``columns`` columns an input belongs to.
+    ``column_of`` says which of ``columns`` columns an input belongs to. An ``effort`` below 1, for a fit that
+    has little time, is about the share of the work: fewer shuffles, and then fewer networks to ask.
     """
     rows = unseen if unseen is not None and sum(map(len, unseen)) >= _LEAST_ROWS else None
-    effort = max(1, _MANY_COLUMNS // max(1, columns))
+    asked = max(1, round(len(networks) * min(1.0, _FEWER * effort)))
+    if rows is not None and sum(map(len, rows[:asked])) < _LEAST_ROWS:
+        asked = len(networks)
+    many = max(1, _MANY_COLUMNS // max(1, columns))
     askers = [
-        _Asker(network, form, data, None if rows is None else rows[k], logit_scale, seed + k, effort)
-        for k, (network, form) in enumerate(zip(networks, likelihoods))
+        _Asker(network, form, data, None if rows is None else rows[k], logit_scale, seed + k, many, effort)
+        for k, (network, form) in enumerate(zip(networks[:asked], likelihoods))
     ]
     inputs = {int(c): torch.from_numpy(np.flatnonzero(column_of == c)) for c in np.unique(column_of)}
     gain, used = np.zeros(columns), np.zeros(columns, dtype=bool)
@@ -144,7 +151,8 @@ class _Asker:
         unseen: Tensor | None,
         logit_scale: float,
         seed: int,
-        effort: int = _MANY_COLUMNS,
+        many: int = _MANY_COLUMNS,
+        effort: float = 1.0,
     ) -> None:
         own = copy.deepcopy(network).double().requires_grad_(False)
         assert isinstance(own, nn.Sequential)
@@ -159,8 +167,10 @@ class _Asker:
         rows = rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
         self.x, self.weight = x[rows].double(), weight[rows].double()
         self.y = y[rows].double() if y.is_floating_point() else y[rows]
-        self.shuffles = min(_SHUFFLES, 2 * effort)
-        self._prepare(draws=1 if unseen is not None else min(_DRAWS, effort), noisy=unseen is None)
+        least, most = min(_LEAST_SHUFFLES, 2 * many), min(_SHUFFLES, 2 * many)
+        self.shuffles = max(least, round(effort * most))
+        draws = max(1, round(max(effort, 1.0 / _FEWER) * min(_DRAWS, many)))
+        self._prepare(draws=1 if unseen is not None else draws, noisy=unseen is None)
 
     def _noise(self, count: int, noisy: bool) -> Tensor:
         zeros = torch.zeros(count, dtype=torch.float64)
@@ -208,14 +218,21 @@ class _Asker:
 
     def shuffled(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of every row by shuffling a column, averaged over shuffles; and of all rows, by shuffle."""
-        lost, own = torch.zeros(len(self.x), dtype=torch.float64), self.x[:, inputs]
-        totals = torch.zeros(self.shuffles, dtype=torch.float64)
-        for place in range(self.shuffles):
-            order = torch.randperm(len(self.x), generator=self.random)
-            each = self._changed(inputs, own[order]) - self.with_it
-            lost += each
-            totals[place] = (self.weight * each).sum()
-        return lost / self.shuffles, totals
+        own, mean_w, rows = self.x[:, inputs], self.mean_w[:, inputs], len(self.x)
+        lost, totals = torch.zeros(rows, dtype=torch.float64), []
+        # Many shuffles in one pass, which is what takes the time where there are few rows.
+        together = max(1, _ROWS_TOGETHER // rows)
+        for start in range(0, self.shuffles, together):
+            count = min(together, self.shuffles - start)
+            orders = torch.stack([torch.randperm(rows, generator=self.random) for _ in range(count)])
+            outputs = (self.mean + (own[orders] - own) @ mean_w.T).flatten(0, 1)
+            with LocalPass(NoiseCounter()):  # whose noise is 0
+                outputs = self.rest(outputs)
+            nll = self.form.nll(self.logit_scale * outputs, self.y.repeat(count, *[1] * (self.y.dim() - 1)))
+            each = nll.reshape(count, rows) - self.with_it
+            lost += each.sum(0)
+            totals.append((each * self.weight).sum(1))
+        return lost / self.shuffles, torch.cat(totals)
 
     def averaged(self, inputs: Tensor) -> float:
         """Mean loss by setting a column to its average."""

@@ -36,7 +36,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
         below 1 weighs the KL down (a tempered posterior): better predictions on little data, and generous
         inclusion probabilities; 1 is the Bayes posterior.
-    time_budget : seconds for the whole fit, about; fewer epochs are run if they do not fit in.
+    time_budget : seconds that the whole fit may take, with calibration, columns and effects; what the first
+        fit of a process imports (a second or two) does not count. A few steps show how long training takes.
+        Where not all epochs fit in, fewer are planned, on fewer rows if need be, and columns are judged with
+        fewer shuffles. ``notes_`` says how much of the plan was done, and a warning where that is too little.
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
     target_density : the share of weights to keep. Training is free for half of its epochs, then brings the
@@ -52,6 +55,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
     docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
     replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
+    ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``,
     ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
     are left out or have values far off are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
 

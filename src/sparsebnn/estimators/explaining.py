@@ -22,8 +22,7 @@ from torch import Tensor
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
-from sparsebnn.random.counter import logistics, normals, seed_tensor, stream_id
-from sparsebnn.random.noise import NoiseBuffer
+from sparsebnn.random.noise import NoiseBuffer, logistics, normals, seed_tensor, stream_id
 
 __all__ = ["Effects", "Explanation", "effects", "explain", "signed"]
 

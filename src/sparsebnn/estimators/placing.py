@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsebnn.training.devices import is_there, named
+from sparsebnn.training.devices import is_available, named
 
 __all__ = ["to_predict"]
 
@@ -19,4 +19,4 @@ def to_predict(given: Any, owner: str) -> str:
     'cpu'
     """
     device = named(given, owner)
-    return str(device) if device is not None and is_there(device) else "cpu"
+    return str(device) if device is not None and is_available(device) else "cpu"

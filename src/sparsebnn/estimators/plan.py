@@ -49,6 +49,9 @@ class Plan:
     warmup: float
     replicates: int
     target_density: float | None = None
+    # Where a time budget has made the training shorter: the epochs that were planned, and the rows it uses.
+    full_epochs: int | None = None
+    train_rows: int | None = None
 
     @property
     def settings(self) -> Settings:
@@ -75,8 +78,16 @@ class Plan:
         """Fewer cannot be divided into the parts of a training."""
         return 1 if self.target_density is None else LEAST_PHASED
 
+    @property
+    def planned_epochs(self) -> int:
+        """The epochs of a training without a time budget."""
+        return self.epochs if self.full_epochs is None else self.full_epochs
+
     def record(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "hidden": list(self.hidden)}
+        """As JSON has it; what a time budget has changed only where there was one."""
+        every = {**dataclasses.asdict(self), "hidden": list(self.hidden)}
+        short = ("full_epochs", "train_rows")
+        return {name: value for name, value in every.items() if name not in short or value is not None}
 
 
 def _batch_size(rows: int) -> int:

@@ -28,8 +28,9 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
     calibrate : False here: the learned noise needs no correction, and leaving rows out costs accuracy. (From
         5,000 rows on a fifth is left out all the same, to choose columns.)
-    noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row. (With
-        few rows its intervals are too wide; ``calibrate=True`` helps.)
+    noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
+        (docs/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
+        ``calibrate=True`` helps.
 
     ``y`` may have several columns; it is standardised inside. Attributes as for the classifier.
 

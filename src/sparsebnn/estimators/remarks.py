@@ -17,10 +17,12 @@ from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.training import Run
 from sparsebnn.training.density import fix_structure
 
-__all__ = ["cut_short", "missed_density", "warn_of_columns"]
+__all__ = ["cut_short", "missed_density", "over_time", "short_of_time", "warn_of_columns"]
 
 _SLACK = 0.1  # how far a density may be from its target without a word
 _MOST_NAMED = 10  # columns that a warning names
+_OVER = 1.2  # times the time budget, from which on that is said
+_USEFUL_SHARE = 0.25  # of the planned training
 _LEAST_WEIGHT = 0.1  # of a row, on average
 # The line a warning points at is the one that called the estimator's fit.
 _CALLER_OF_FIT = 4
@@ -80,6 +82,43 @@ def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
         return []
     fix_structure(run.replicates, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
     return [f"Training ended before its refit ({why}): the weights were cut down to the density at once."]
+
+
+def short_of_time(plan: Plan, epochs: int, rows: int, seconds: float, needed: float) -> list[str]:
+    """How much of the planned training a time budget allowed; a warning where that is little.
+
+    ``epochs`` are those it allowed, ``rows`` those that could have been used, ``needed`` the budget that the
+    whole plan would take.
+    """
+    used = plan.train_rows or rows
+    if epochs == plan.planned_epochs and used == rows:
+        return []
+    share = epochs * used / (plan.planned_epochs * rows)
+    part = "" if used == rows else f", on {used} of {rows} rows"
+    enough = f"{float(f'{needed:.2g}'):g}"
+    note = (
+        f"The time budget of {seconds:g} s allowed {epochs} of {plan.planned_epochs} planned epochs{part}; "
+        f"the whole training takes about {enough} s."
+    )
+    if share < _USEFUL_SHARE:
+        note += (
+            " The model is likely to be undertrained: raise time_budget, or make the training cheaper with "
+            "fewer replicates or smaller hidden layers."
+        )
+        warnings.warn(note, UserWarning, stacklevel=_CALLER_OF_FIT + 1)
+    return [note]
+
+
+def over_time(seconds: float, taken: float) -> list[str]:
+    """A budget that not even the shortest training keeps."""
+    if taken <= _OVER * seconds:
+        return []
+    note = (
+        f"The fit took {taken:.2g} s, more than the time budget of {seconds:g} s: reading the table, a few "
+        "steps of training and a description of the model are the least it does."
+    )
+    warnings.warn(note, UserWarning, stacklevel=_CALLER_OF_FIT)
+    return [note]
 
 
 def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:

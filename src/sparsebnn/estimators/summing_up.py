@@ -33,10 +33,18 @@ def _head(estimator: Any) -> list[str]:
         f"{type(estimator).__name__}: {what}",
         f"{estimator.n_rows_} rows, {len(estimator._encoder.columns)} columns, {kept} of them in use",
         f"{_PAPER[estimator.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
-        f"{estimator.n_epochs_} epochs; temperature {plan.temperature:g}: {tempered}",
+        f"{_epochs(estimator)}; temperature {plan.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
         *_priors(estimator.networks_),
     ]
+
+
+def _epochs(estimator: Any) -> str:
+    done, plan = estimator.n_epochs_, estimator.plan_
+    rows = "" if plan.train_rows is None else f" on {plan.train_rows} rows"
+    return (
+        f"{done} epochs" if done >= plan.planned_epochs else f"{done} of {plan.planned_epochs} epochs{rows}"
+    )
 
 
 def _priors(networks: Sequence[Any]) -> list[str]:

@@ -25,14 +25,22 @@ class StopTraining(Exception):
 
 
 class TimeBudget(Callback):
-    """Ends training when ``seconds`` have passed since ``began`` (of time.monotonic)."""
+    """Ends training where another epoch would end after ``until`` (of time.monotonic)."""
 
-    def __init__(self, seconds: float, began: float) -> None:
-        self.until = began + seconds
+    why = "the time budget is spent"
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self._before = time.monotonic()
+
+    def on_train_start(self, run: Run) -> None:
+        self._before = time.monotonic()
 
     def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
-        if time.monotonic() >= self.until:
-            raise StopTraining(run, "the time budget is spent")
+        now = time.monotonic()
+        lasted, self._before = now - self._before, now
+        if now + lasted > self.until and epoch.epoch + 1 < run.settings.epochs:
+            raise StopTraining(run, self.why)
 
 
 class EarlyStopping(Callback):
@@ -41,7 +49,8 @@ class EarlyStopping(Callback):
     .. math:: -\frac{N}{|V|}\sum_{i \in V} w_i\,\mathrm{nll}_i - T \cdot \mathrm{KL}
 
     over the validation rows V, N training rows and the temperature T; looked at about 40 times, once
-    the warm-up is over, and with a target density once it is reached and the structure is fixed.
+    the warm-up is over, with heteroscedastic noise once it may differ from row to row, and with a target
+    density once it is reached and the structure is fixed.
     ``patience`` looks without a better one end the training.
     """
 
@@ -69,6 +78,9 @@ class EarlyStopping(Callback):
         done, every = epoch.epoch + 1, max(1, settings.epochs // _LOOKS)
         if settings.targets and epoch.epoch < settings.refit_from:
             return
+        rows_differ = any(name.endswith(".noise_switch") for name in run.replicates.shared)
+        if rows_differ and epoch.epoch < settings.noise_from:
+            return  # the likelihood is another one until then
         if done < settings.warmup * settings.epochs or (done % every and done != settings.epochs):
             return
         elbo = self._elbo(run, epoch)

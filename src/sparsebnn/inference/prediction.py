@@ -16,7 +16,7 @@ from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 
 __all__ = [
     "ClassPrediction",

@@ -21,12 +21,10 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
-from sparsebnn.kernels import noise as kernels
-from sparsebnn.kernels.allocation import keep_freed_memory
-from sparsebnn.nn.layers import BayesianLayer
+from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.nn.networks import as_input, bayesian_layers, described
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
 
 __all__ = ["draw_outputs", "draw_outputs_of_all", "pass_for"]
@@ -162,19 +160,6 @@ def _memory(device: torch.device) -> int:
     return _CPU_MEMORY if device.type == "cpu" else _MEMORY
 
 
-def _counting(kind: type[Pass]) -> tuple[type[Pass], list[int]]:
-    """A pass of that kind that notes how many numbers each layer puts out."""
-    counts: list[int] = []
-
-    class Counting(kind):  # type: ignore[misc, valid-type]
-        def output(self, layer: BayesianLayer, x: Tensor) -> Tensor:
-            put_out: Tensor = super().output(layer, x)
-            counts.append(put_out.numel())
-            return put_out
-
-    return Counting, counts
-
-
 def _at(value: Any, i: int) -> Any:
     """The i-th of a tensor, or of every tensor inside."""
     if isinstance(value, dict):
@@ -259,10 +244,9 @@ class _Plan:
 
     def _counted(self, batch: Tensor) -> tuple[NoiseSize, NoiseSize, set[int], int]:
         """Noise for all rows and for single ones, the sizes of its first axes, and the numbers put out."""
-        kind, outputs = _counting(self.kind)
         shared, own = NoiseCounter(), NoiseCounter()
-        measure(self.network, batch, kind, shared, own)
-        return shared.size, own.size, own.leading, sum(outputs)
+        activations = measure(self.network, batch, self.kind, shared, own)
+        return shared.size, own.size, own.leading, activations
 
     def by_rows(self, outputs: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """``outputs`` of a batch: at once, or row by row if the layers mix up the rows' places."""
@@ -314,10 +298,10 @@ class _Plan:
             steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
             own = (steps.unsqueeze(1) + content).flatten()
             yield _Blocks(
-                self._numbers(kernels.normals, _NORMAL, steps, size.normal),
-                self._numbers(kernels.logistics, _LOGISTIC, steps, size.logistic),
-                self._numbers(kernels.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
-                self._numbers(kernels.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
+                self._numbers(counter.normals, _NORMAL, steps, size.normal),
+                self._numbers(counter.logistics, _LOGISTIC, steps, size.logistic),
+                self._numbers(counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
+                self._numbers(counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
             )
 
     def _numbers(

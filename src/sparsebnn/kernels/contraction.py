@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebnn.kernels.stacking import stacked
+from sparsebnn.kernels.dispatch import stacked
 
 __all__ = ["row_sums"]
 

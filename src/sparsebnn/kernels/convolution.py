@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from sparsebnn.kernels.stacking import stacked
+from sparsebnn.kernels.dispatch import stacked
 
 __all__ = ["conv2d_moments", "conv2d_replicated"]
 

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparsebnn.kernels.stacking import stacked
+from sparsebnn.kernels.dispatch import stacked
 
 __all__ = ["masked_network"]
 

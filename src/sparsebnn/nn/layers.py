@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.init import Initial
 from sparsebnn.kernels.convolution import Geometry, conv2d_moments, conv2d_replicated
-from sparsebnn.kernels.tracing import for_kernels
-from sparsebnn.nn.passes import LocalPass, PosteriorPass, active_pass
+from sparsebnn.kernels.dispatch import for_kernels
+from sparsebnn.nn.passes import LocalPass, Pass, PosteriorPass, active_pass
 from sparsebnn.posteriors import Family, Gaussian, Moments, family_class
-from sparsebnn.posteriors.priors import GammaPrecisionPrior, GaussianPrior, HierarchicalPrior, Prior
+from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, Prior
 from sparsebnn.random.noise import Noise
 
 __all__ = ["BayesianLayer", "Linear", "Conv1d", "Conv2d"]
@@ -187,12 +188,32 @@ class BayesianLayer(nn.Module):
             opened = PosteriorPass(noise) if self.training else LocalPass(noise)
         elif noise is not None:
             raise TypeError("Inside an open pass the pass supplies the noise; call the layer without it.")
-        return opened.output(self, x)
+        return self._output(opened, x)
+
+    def _output(self, opened: Pass, x: Tensor) -> Tensor:
+        r"""The output in a pass: with drawn weights, or by the local reparametrization,
+
+        .. math:: h = \mathbb E\,h + \sqrt{\operatorname{Var} h}\;\varepsilon .
+        """
+        weights, biases = opened.weights_of(self, x.shape[0])
+        bias_mean, bias_var = (None, None) if biases is None else (biases.weight, None)
+        if biases is not None and biases.moments is not None:
+            bias_mean, bias_var = biases.moments.mean, biases.moments.var
+        if weights.weight is not None:
+            y = self.op(x, weights.weight, bias_mean)
+        else:
+            assert weights.moments is not None
+            mean, var = self.output_moments(x, weights.moments, bias_mean, bias_var)
+            # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
+            std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
+            y = mean + std * opened.row_noise.normal(mean.shape, mean)
+        opened.activations += y.numel()
+        return y
 
     def forward_with_kl(self, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
         """The output and the KL of the same draw, in nats, summed over weights and biases."""
         opened = PosteriorPass(noise)
-        y = opened.output(self, x)
+        y = self._output(opened, x)
         return y, opened.kl()
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.nn.layers import BayesianLayer, Conv2d, Linear
-from sparsebnn.posteriors.priors import EmpiricalPrior, HierarchicalPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
 __all__ = [
     "Density",
@@ -202,7 +202,7 @@ def prior_values(network: nn.Module) -> list[PriorValues]:
 
     A controller of the density moves the inclusion probability too.
 
-    >>> from sparsebnn.posteriors.priors import EmpiricalPrior
+    >>> from sparsebnn.posteriors.learned_priors import EmpiricalPrior
     >>> prior_values(mlp([4, 8, 3], prior=EmpiricalPrior(inclusion_prob=0.25)))[1].inclusion_prob
     0.25
     """

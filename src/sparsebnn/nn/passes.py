@@ -1,6 +1,6 @@
 """One forward pass through a network: which draw of the weights, from what noise, at what cost.
 
-A layer asks the active pass for its output, so a third-party module's own ``forward`` needs no
+A layer asks the active pass for its weights, so a third-party module's own ``forward`` needs no
 change: whoever calls it opens the pass. Passes nest, are private to their thread, and open and close
 inside the function that ``torch.func.vmap`` maps.
 """
@@ -38,17 +38,11 @@ _local = threading.local()
 
 
 class BayesianModule(Protocol):
-    """What a pass needs of a layer: its distributions, its op, and how moments go through it."""
+    """What a pass needs of a layer: its distributions, and how it samples."""
 
     weights: Family
     biases: Gaussian | None
     sampling: str
-
-    def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
-
-    def output_moments(
-        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 def active_pass() -> Pass | None:
@@ -90,6 +84,7 @@ class Pass:
         self.noise: Noise = RandomNoise() if noise is None else noise
         self.row_noise: Noise = self.noise if row_noise is None else row_noise
         self.layers: list[BayesianModule] = []
+        self.activations = 0  # numbers that the layers have put out
         self._realized: list[tuple[Family, Realized]] = []
         self._outer: Pass | None = None
         # While a network is measured, reuse is recorded instead of refused.
@@ -123,23 +118,11 @@ class Pass:
             raise CalledAgain(family)
         self.reused.append(family)
 
-    def output(self, layer: BayesianModule, x: Tensor) -> Tensor:
-        """The output of ``layer`` in this pass."""
+    def weights_of(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
+        """The weights and biases of ``layer`` in this pass: the one thing a layer asks for."""
         if all(met is not layer for met in self.layers):
             self.layers.append(layer)
-        weights, biases = self.realize(layer, x.shape[0])
-        bias_mean, bias_var = None, None
-        if biases is not None and biases.weight is not None:
-            bias_mean = biases.weight
-        elif biases is not None and biases.moments is not None:
-            bias_mean, bias_var = biases.moments.mean, biases.moments.var
-        if weights.moments is None:
-            assert weights.weight is not None
-            return layer.op(x, weights.weight, bias_mean)
-        mean, var = layer.output_moments(x, weights.moments, bias_mean, bias_var)
-        # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
-        std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
-        return mean + std * self.row_noise.normal(mean.shape, mean)
+        return self.realize(layer, batch)
 
     def kl_by_layer(self) -> list[tuple[BayesianModule, Tensor]]:
         """Each layer called, with its KL in nats; a family that two layers share counts for the first."""
@@ -254,7 +237,7 @@ class MedianPass(Pass):
 class ClosedPass(Pass):
     """While gradients are computed: what is drawn now would not be what the loss was made with."""
 
-    def output(self, layer: BayesianModule, x: Tensor) -> Tensor:
+    def weights_of(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
         expected = "one that calls its layers in its forward alone"
         advice = "Leave out activation checkpointing (torch.utils.checkpoint)."
         raise invalid("network", "train", expected, "a Bayesian layer called for a gradient", advice)
@@ -312,8 +295,11 @@ def noise_size(module: nn.Module, x: Tensor, kind: type[Pass] = PosteriorPass) -
 @torch.no_grad()
 def measure(
     module: nn.Module, x: Tensor, kind: type[Pass], meter: NoiseCounter, row_meter: NoiseCounter | None = None
-) -> None:
-    """Run a network once with a noise that counts; a second time if that shows families that are shared."""
+) -> int:
+    """Run a network once with noise that counts; a second time if that shows families that are shared.
+
+    Returns how many numbers the Bayesian layers put out.
+    """
     while True:
         for each in (meter, row_meter):
             if each is not None:
@@ -322,6 +308,6 @@ def measure(
             opened.reused = []
             module(x)
         if not opened.reused:
-            return
+            return opened.activations
         for family in opened.reused:
             family.reused = True

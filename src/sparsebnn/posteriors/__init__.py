@@ -6,8 +6,7 @@ from sparsebnn.checks import check_choice
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.concrete import Concrete
 from sparsebnn.posteriors.flow import MNF, FlowFamily
-from sparsebnn.posteriors.gaussian import Gaussian
-from sparsebnn.posteriors.spike_slab import SpikeSlab
+from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 
 __all__ = [
     "FAMILIES",

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.init import Initial
 from sparsebnn.kernels.contraction import row_sums
-from sparsebnn.kernels.tracing import for_compiler, for_kernels
+from sparsebnn.kernels.dispatch import for_compiler, for_kernels
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.random.noise import Noise
 
@@ -176,22 +175,6 @@ class Family(nn.Module):
         local reparametrization gives it.
         """
         raise NotImplementedError
-
-
-def softplus_std(raw: Tensor) -> Tensor:
-    """The positive scale behind a raw parameter."""
-    return F.softplus(raw)
-
-
-def squared_error(
-    mean: Tensor, prior_mean: Tensor, scale: Tensor | None, scale_square: Tensor | None
-) -> Tensor:
-    """(mean·scale − prior_mean)², or its average over scales given their first two moments."""
-    if scale is None:
-        return (mean - prior_mean) ** 2
-    if scale_square is None:
-        return (mean * scale - prior_mean) ** 2
-    return mean**2 * scale_square - 2.0 * mean * prior_mean * scale + prior_mean**2
 
 
 def spread(vector: Tensor, shape: Sequence[int], axis: int) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor
 from sparsebnn.checks import check_positive, check_tensor, invalid
 from sparsebnn.init import Initial
 from sparsebnn.posteriors.base import Sample
-from sparsebnn.posteriors.gaussian import gaussian_entropy
-from sparsebnn.posteriors.kl import bernoulli_kl
-from sparsebnn.posteriors.priors import HierarchicalPrior, Prior, SpikeSlabPrior
-from sparsebnn.posteriors.spike_slab import SpikeSlab
+from sparsebnn.posteriors.learned_priors import HierarchicalPrior
+from sparsebnn.posteriors.mean_field import SpikeSlab, gaussian_entropy
+from sparsebnn.posteriors.priors import Prior, SpikeSlabPrior, bernoulli_kl
 from sparsebnn.random.noise import Noise
 
 __all__ = ["RELAXATION", "Concrete"]

@@ -13,11 +13,9 @@ from sparsebnn.checks import check_choice, check_seed, invalid
 from sparsebnn.init import Initial, fill
 from sparsebnn.posteriors.base import Family, Moments, Sample, contract, spread
 from sparsebnn.posteriors.flows import flow
-from sparsebnn.posteriors.gaussian import Gaussian
-from sparsebnn.posteriors.kl import gaussian_log_prob
 from sparsebnn.posteriors.masked import FoldedLinear, MaskedLinear
-from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
-from sparsebnn.posteriors.spike_slab import SpikeSlab
+from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
+from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior, gaussian_log_prob
 from sparsebnn.random.noise import Noise
 
 __all__ = ["FlowFamily", "MNF"]

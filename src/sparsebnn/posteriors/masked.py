@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebnn.kernels.dispatch import for_compiler, for_kernels
 from sparsebnn.kernels.masked import Fold, masked_network
-from sparsebnn.kernels.tracing import for_compiler, for_kernels
 
 __all__ = ["FoldedLinear", "MaskedLinear", "masked_layers"]
 

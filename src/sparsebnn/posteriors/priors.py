@@ -1,4 +1,4 @@
-"""What is believed of a weight before the data: records of tensors that broadcast to the weights.
+"""Priors, and the divergence of a posterior from them. Values are tensors that broadcast to the weights.
 
 Values are buffers (or parameters, where a prior learns), never Python floats, so that they can
 differ from weight to weight, input to input, layer to layer and replicate to replicate.
@@ -14,30 +14,80 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import (
-    check_choice,
     check_finite,
-    check_number,
-    check_positive,
     check_probability,
     check_scale,
     check_tensor,
     invalid,
 )
-from sparsebnn.posteriors.kl import bernoulli_kl, gaussian_kl, spike_slab_kl
 
 __all__ = [
-    "Prior",
     "GaussianPrior",
+    "Prior",
     "SpikeSlabPrior",
-    "EmpiricalPrior",
-    "GammaPrecisionPrior",
-    "HierarchicalPrior",
+    "bernoulli_kl",
+    "gaussian_kl",
+    "gaussian_log_prob",
+    "spike_slab_kl",
 ]
 
 Value = float | Sequence[float] | Tensor
 
 
-def _named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def gaussian_log_prob(value: Tensor, mean: Tensor, log_var: Tensor) -> Tensor:
+    r"""Log density of :math:`\mathcal N(\text{mean}, e^{\text{log\_var}})`."""
+    return -_HALF_LOG_TWO_PI - 0.5 * log_var - 0.5 * (value - mean) ** 2 * torch.exp(-log_var)
+
+
+def gaussian_kl(std: Tensor, squared_error: Tensor, prior_std: Tensor) -> Tensor:
+    r"""Divergence of one Gaussian from another; ``squared_error`` is :math:`(\tilde\mu - \mu)^2`.
+
+    .. math::
+        \log\frac{\sigma}{\tilde\sigma} - \frac12
+        + \frac{\tilde\sigma^2 + (\tilde\mu - \mu)^2}{2\sigma^2}
+
+    >>> one = torch.tensor(1.0)
+    >>> gaussian_kl(std=one, squared_error=one, prior_std=one).item()
+    0.5
+    """
+    log_ratio = torch.log(prior_std) - torch.log(std.clamp_min(torch.finfo(std.dtype).tiny))
+    return log_ratio - 0.5 + (std**2 + squared_error) / (2.0 * prior_std**2)
+
+
+def bernoulli_kl(logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
+    r"""Divergence of one Bernoulli from another; ``inclusion`` is ``sigmoid(logit)``.
+
+    .. math::
+        \tilde\alpha \log\frac{\tilde\alpha}{\alpha}
+        + (1-\tilde\alpha) \log\frac{1-\tilde\alpha}{1-\alpha}
+        = \tilde\alpha(\tilde\lambda - \lambda)
+        + \operatorname{softplus}(\lambda) - \operatorname{softplus}(\tilde\lambda)
+
+    with :math:`\tilde\lambda, \lambda` the logits: no logarithm of a small number is taken.
+
+    >>> logit = torch.tensor([-40.0, 0.0, 40.0])
+    >>> bernoulli_kl(logit, torch.sigmoid(logit), torch.tensor(0.0)).tolist()
+    [0.6931471824645996, 0.0, 0.693145751953125]
+    """
+    return inclusion * (logit - prior_logit) + F.softplus(prior_logit) - F.softplus(logit)
+
+
+def spike_slab_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
+    r"""Divergence between two spike-and-slab distributions with the same spike.
+
+    .. math::
+        \tilde\alpha\,\mathrm{KL}(\text{slab}) +
+        \mathrm{KL}(\operatorname{Bernoulli}(\tilde\alpha) \,\|\, \operatorname{Bernoulli}(\alpha))
+
+    The spikes are the same point mass, so an excluded weight costs nothing but its exclusion.
+    """
+    return inclusion * slab_kl + bernoulli_kl(logit, inclusion, prior_logit)
+
+
+def named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
     """A value and what it is; in double precision until a layer, which knows its dtype, adopts the prior.
 
     Numbers stay on the CPU until then, too: on the meta device there would be nothing to check.
@@ -57,7 +107,7 @@ def _range(value: Tensor) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _inverse_softplus(value: Tensor) -> Tensor:
+def inverse_softplus(value: Tensor) -> Tensor:
     return value + torch.log(-torch.expm1(-value))
 
 
@@ -110,8 +160,8 @@ class GaussianPrior(Prior):
 
     def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        self.register_buffer("mean", check_finite(*_named(mean, "mean", "GaussianPrior"), ""))
-        self.register_buffer("std", check_scale(*_named(std, "std", "GaussianPrior")))
+        self.register_buffer("mean", check_finite(*named(mean, "mean", "GaussianPrior"), ""))
+        self.register_buffer("std", check_scale(*named(std, "std", "GaussianPrior")))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         check_finite(self.mean.to(dtype), "mean", type(self).__name__, "")
@@ -122,7 +172,7 @@ class GaussianPrior(Prior):
         return gaussian_kl(std, squared_error, self.std)
 
 
-def _grouped_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
+def grouped_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: Tensor) -> Tensor:
     """Slabs count once a weight, inclusions once a group."""
     if logit.shape == slab_kl.shape:
         return spike_slab_kl(slab_kl, logit, inclusion, prior_logit).sum()
@@ -146,10 +196,10 @@ class SpikeSlabPrior(Prior):
 
     def __init__(self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        probability = check_probability(*_named(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
+        probability = check_probability(*named(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
         self.register_buffer("inclusion_prob", probability)
-        self.register_buffer("mean", check_finite(*_named(mean, "mean", "SpikeSlabPrior"), ""))
-        self.register_buffer("std", check_scale(*_named(std, "std", "SpikeSlabPrior")))
+        self.register_buffer("mean", check_finite(*named(mean, "mean", "SpikeSlabPrior"), ""))
+        self.register_buffer("std", check_scale(*named(std, "std", "SpikeSlabPrior")))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         owner = type(self).__name__
@@ -183,217 +233,4 @@ class SpikeSlabPrior(Prior):
         Logits and inclusions may be fewer than the weights and broadcast to them: each then stands for a
         group that is there or not as a whole, and counts once.
         """
-        return _grouped_kl(self.slab_kl(std, squared_error), logit, inclusion, self.inclusion_logit)
-
-
-class EmpiricalPrior(SpikeSlabPrior):
-    r"""A spike-and-slab prior whose slab scale, and if wanted inclusion rate, the posterior chooses.
-
-    Empirical Bayes: of all priors of this form the one under which the bound is largest, in closed form
-    and anew at every step. A layer with :math:`N` weights shares
-
-    .. math::
-        \hat\sigma^2 = \frac{s\,\sigma_0^2 + \sum_i \tilde\alpha_i\,(\tilde\sigma_i^2 + (\tilde\mu_i-\mu)^2)}
-        {s + \sum_i \tilde\alpha_i}, \qquad
-        \hat\alpha = \frac{c\,\alpha_0 + \sum_i \tilde\alpha_i}{c + N}
-
-    :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. They count as ``strength``
-    (s) and ``inclusion_strength`` (c) weights: with every weight gone the sums would be empty, and the
-    prior is then what it was given, not what nothing taught it. The inclusion rate is learned only with
-    ``learn_inclusion``; ``inclusion_strength`` is a share of the layer's weights.
-
-    ``per`` says what shares a scale: the ``"layer"``, each ``"input"`` or each ``"output"`` (filter).
-
-    >>> prior = EmpiricalPrior(strength=1.0)
-    >>> there = torch.ones(3, 3, dtype=torch.float64)
-    >>> prior.fitted_std(inclusion=there, std=0.0 * there, squared_error=4.0 * there).item() ** 2
-    3.7
-    """
-
-    def __init__(
-        self,
-        inclusion_prob: Value = 0.1,
-        mean: Value = 0.0,
-        std: Value = 1.0,
-        *,
-        per: str = "layer",
-        strength: float = 1.0,
-        learn_inclusion: bool = False,
-        inclusion_strength: float = 0.1,
-    ) -> None:
-        super().__init__(inclusion_prob, mean, std)
-        self.per = check_choice(per, ("layer", "input", "output"), "per", "EmpiricalPrior")
-        expected = (
-            "finite and greater than 0"  # with none, a layer whose weights all go would have no prior left
-        )
-        self.strength, self.inclusion_strength = (
-            check_number(value, name, "EmpiricalPrior", expected, lambda v: 0.0 < v < math.inf)
-            for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength))
-        )
-        self.learn_inclusion = bool(learn_inclusion)
-
-    def _sum(self, t: Tensor) -> Tensor:
-        """Over the weights that share, kept in a shape that multiplies them."""
-        kept = {"layer": None, "output": 0, "input": 1}[self.per]
-        axes = [axis for axis in range(t.dim()) if axis != kept]
-        return t.sum(axes, keepdim=True)
-
-    def fitted_std(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
-        """The slab scale that the posterior asks for."""
-        squares = self.strength * self.std**2 + self._sum(inclusion * (std**2 + squared_error))
-        return torch.sqrt(squares / (self.strength + self._sum(inclusion.expand_as(std))))
-
-    def fitted_inclusion(self, inclusion: Tensor) -> Tensor:
-        """The inclusion rate that the posterior asks for, or the one given."""
-        if not self.learn_inclusion:
-            return self.inclusion_prob
-        mean = self._sum(inclusion) / self._sum(torch.ones_like(inclusion))
-        share = self.inclusion_strength
-        return (share * self.inclusion_prob + mean) / (1.0 + share)
-
-    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
-        """What was learned."""
-        return self.fitted_std(inclusion, std, squared_error), self.fitted_inclusion(inclusion)
-
-    def kl(self, logit: Tensor, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
-        """The divergence from the fitted prior.
-
-        At its optimum the bound does not change with the prior to first order, so no gradient needs to
-        pass through the fit (the pseudo-weights move the optimum a little; the gradient is that of the
-        divergence at the prior as fitted).
-        """
-        scale = self.fitted_std(inclusion, std, squared_error).detach()
-        rate = self.fitted_inclusion(inclusion).detach()
-        return _grouped_kl(gaussian_kl(std, squared_error, scale), logit, inclusion, torch.logit(rate))
-
-
-class _Hyper(Prior):
-    """Shared by the priors that learn: positive hyperparameters behind a softplus."""
-
-    drawn = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._drawn: dict[str, bool] = {}
-
-    def _learn(self, name: str, value: Value | None) -> None:
-        """Register a hyperparameter: at the value given, or (None) drawn from U(1, 1.1) at every reset."""
-        self._drawn[f"raw_{name}"] = value is None
-        positive = check_positive(*_named(1.0 if value is None else value, name, type(self).__name__))
-        if positive.ndim:
-            advice = "The hyperparameters are shared by all weights of a layer."
-            raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)
-        self.register_parameter(f"raw_{name}", nn.Parameter(_inverse_softplus(positive)))
-
-    def given(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.named_parameters() if not self._drawn[name]}
-
-    def _value(self, name: str) -> Tensor:
-        raw: Tensor = getattr(self, f"raw_{name}")
-        return F.softplus(raw)
-
-    def reset_parameters(self) -> None:
-        """Start the hyperparameters that were not given at U(1, 1.1), as the paper's baseline does."""
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if self._drawn[name]:
-                    parameter.copy_(_inverse_softplus(1.0 + 0.1 * torch.rand_like(parameter)))
-
-
-def _gamma_precision_log_prob(count: Tensor, sum_squares: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
-    """Log of the integral over the shared precision, for ``count`` weights; see the classes below."""
-    posterior_shape = shape + 0.5 * count
-    return (
-        torch.lgamma(posterior_shape)
-        - torch.lgamma(shape)
-        + shape * torch.log(rate)
-        - posterior_shape * torch.log(rate + 0.5 * sum_squares)
-        - 0.5 * math.log(2.0 * math.pi) * count
-    )
-
-
-class GammaPrecisionPrior(_Hyper):
-    r"""Gaussian weights whose precision, shared by the tensor, is Gamma and integrated out.
-
-    .. math::
-        p(w_1,\dots,w_n) = \int \operatorname{Gamma}(\tau; a, b)
-        \prod_i \mathcal N(w_i; 0, \tau^{-1})\, d\tau
-        = \frac{\Gamma(a + n/2)\, b^a}{\Gamma(a)\, (2\pi)^{n/2}\,
-          \left(b + \tfrac12\sum_i w_i^2\right)^{a + n/2}}
-
-    :math:`a` (``shape``) and :math:`b` (``rate``) are learned. Used for the biases of LBBNN.
-    """
-
-    def __init__(self, shape: Value | None = None, rate: Value | None = None) -> None:
-        super().__init__()
-        self._learn("shape", shape)
-        self._learn("rate", rate)
-
-    def log_prob(self, weight: Tensor) -> Tensor:
-        """Joint log density of all entries of ``weight``."""
-        count = torch.full_like(self._value("shape"), float(weight.numel()))
-        return _gamma_precision_log_prob(count, (weight**2).sum(), self._value("shape"), self._value("rate"))
-
-
-class HierarchicalPrior(_Hyper):
-    r"""The prior of the LBBNN baseline: a layer shares one unknown precision and one inclusion rate.
-
-    With :math:`N` weights, :math:`n = \sum_i\gamma_i` of them included, and both shared unknowns
-    integrated out,
-
-    .. math::
-        \tau \sim \operatorname{Gamma}(a, b), \quad
-        w_i \mid \gamma_i{=}1 \sim \mathcal N(0, \tau^{-1}), \quad
-        \psi \sim \operatorname{Beta}(c, d), \quad \gamma_i \sim \operatorname{Bernoulli}(\psi)
-
-    .. math::
-        \log p(w, \gamma) =
-        \log\frac{\Gamma(a + n/2)\, b^a}{\Gamma(a) (2\pi)^{n/2}
-             (b + \frac12\sum_i\gamma_i w_i^2)^{a + n/2}}
-        + \log\frac{B(c + n,\; d + N - n)}{B(c, d)}
-
-    :math:`a` (``shape``), :math:`b` (``rate``), :math:`c` (``included``) and :math:`d`
-    (``excluded``) are learned per layer. For a single weight the second term is
-    Bernoulli(:math:`c/(c+d)`).
-    """
-
-    def __init__(
-        self,
-        shape: Value | None = None,
-        rate: Value | None = None,
-        included: Value | None = None,
-        excluded: Value | None = None,
-    ) -> None:
-        super().__init__()
-        self._learn("shape", shape)
-        self._learn("rate", rate)
-        self._learn("included", included)
-        self._learn("excluded", excluded)
-
-    @property
-    def inclusion_prob(self) -> Tensor:
-        """The prior mean of the inclusion rate, :math:`c/(c+d)`."""
-        included = self._value("included")
-        return included / (included + self._value("excluded"))
-
-    def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
-        """The slab's std at the prior mean of its precision, :math:`\\sqrt{b/a}`, and :math:`c/(c+d)`."""
-        return torch.sqrt(self._value("rate") / self._value("shape")), self.inclusion_prob
-
-    def log_prob(self, weight: Tensor, inclusion: Tensor) -> Tensor:
-        """Joint log density of weights and inclusions; inclusions may be relaxed to [0, 1]."""
-        count = inclusion.sum()
-        total = float(weight.numel())
-        included, excluded = self._value("included"), self._value("excluded")
-        structure = (
-            torch.lgamma(included + count)
-            + torch.lgamma(excluded + total - count)
-            - torch.lgamma(included + excluded + total)
-            - torch.lgamma(included)
-            - torch.lgamma(excluded)
-            + torch.lgamma(included + excluded)
-        )
-        slab = _gamma_precision_log_prob(
-            count, (inclusion * weight**2).sum(), self._value("shape"), self._value("rate")
-        )
-        return slab + structure
+        return grouped_kl(self.slab_kl(std, squared_error), logit, inclusion, self.inclusion_logit)

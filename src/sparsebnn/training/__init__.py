@@ -2,11 +2,9 @@
 
 from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Stopped, TensorBoard
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.loop import train
+from sparsebnn.training.loop import Run, train
 from sparsebnn.training.objective import Batch, Objective, Parts
-from sparsebnn.training.run import Run
-from sparsebnn.training.schedules import Constant, Cosine, Steps
-from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
+from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, PhasedSettings, Settings, Steps
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 from sparsebnn.training.trainer import Interrupted
 

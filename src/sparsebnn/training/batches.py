@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import as_input
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.training.objective import Batch
 
 __all__ = ["Batches", "gather", "targets_of"]

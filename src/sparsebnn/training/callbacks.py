@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sparsebnn.training.writes import Writes
+from sparsebnn.training.checkpoint import Writes
 
 if TYPE_CHECKING:
-    from sparsebnn.training.run import Run
+    from sparsebnn.training.loop import Run
 
 __all__ = ["Epoch", "Stopped", "Callback", "Progress", "JsonLog", "TensorBoard"]
 

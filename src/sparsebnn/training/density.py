@@ -1,20 +1,17 @@
-"""How dense the replicates are, the controller that brings them to a target, and the structure fixed."""
+"""The controller that brings replicates to a target density, and the structure that a refit fixes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.replicates import LOGITS, Replicates
 
-__all__ = ["controlled", "densities", "density_targets", "fix_structure", "weights_without_inclusions"]
+__all__ = ["controlled", "density_targets", "fix_structure"]
 
-_LOGITS = "inclusion_logit"
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
 # overflows on the way there.
@@ -23,21 +20,17 @@ _CERTAIN = 30.0
 _ODDS = (-60.0, 12.0)
 
 
-def _logits(replicates: Replicates) -> dict[str, Tensor]:
-    return {name: p for name, p in replicates.parameters.items() if name.endswith(_LOGITS)}
-
-
 def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
     """Target densities ``(K, 1 or layers)``: those that vary over replicates, else those given, if any."""
     if varied is None and not given:
         return None
-    layers = _logits(replicates)
+    layers = replicates.inclusion_logits()
     if not layers:
         expected = "used with weights that can be excluded"
         advice = "Choose the family 'spike_slab', 'flow' or 'concrete'."
         raise invalid("target_density", "train", expected, "a network without", advice)
     for name in layers:
-        prior = name.removesuffix(_LOGITS) + _PRIOR
+        prior = name.removesuffix(LOGITS) + _PRIOR
         if prior not in replicates.shared and prior not in replicates.varied:
             advice = "Choose a SpikeSlabPrior or an EmpiricalPrior."
             expected = "used with a prior inclusion probability that can be moved"
@@ -51,31 +44,6 @@ def density_targets(replicates: Replicates, given: Sequence[float], varied: Tens
         expected = f"one number, or one per layer with inclusions ({len(layers)})"
         raise invalid("target_density", "train", expected, f"{len(given)} numbers")
     return torch.tensor(given, dtype=torch.float64).expand(len(replicates), -1)
-
-
-def _weights(replicates: Replicates) -> dict[str, Tensor]:
-    """How many weights each inclusion logit of a layer decides about, in the shape of its logits."""
-    counts = {}
-    for name, p in _logits(replicates).items():
-        weights = replicates.parameters[name.removesuffix(_LOGITS) + "mean"][0].numel()
-        counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
-    return counts
-
-
-def weights_without_inclusions(replicates: Replicates) -> int:
-    """Weights of Bayesian layers that are always there; they count in a network's density."""
-    total = 0
-    for _, layer in bayesian_layers(replicates.objective.network):
-        if not any(name.endswith(_LOGITS) for name, _ in layer.weights.named_parameters()):
-            total += math.prod(layer.weights.shape)
-    return total
-
-
-@torch.no_grad()
-def densities(replicates: Replicates) -> tuple[Tensor, Tensor]:
-    """Share of weights with an inclusion probability above one half, ``(K, layers)``, and layer sizes."""
-    kept = torch.stack([(p > 0).flatten(1).double().mean(1) for p in _logits(replicates).values()], 1)
-    return kept, torch.stack([counts.sum() for counts in _weights(replicates).values()])
 
 
 @torch.no_grad()
@@ -94,9 +62,9 @@ def controlled(replicates: Replicates, targets: Tensor, progress: float) -> None
     there instead of walking. The odds of a whole network move together; with one target per layer each
     layer has its own.
     """
-    logits = _logits(replicates)
+    logits = replicates.inclusion_logits()
     wanted = targets.double() ** min(1.0, max(0.0, progress))
-    counts = _weights(replicates)
+    counts = replicates.weights_per_logit()
     if targets.shape[1] == 1:
         shifts = [_exceeded_by(*_together(logits, counts), wanted[:, 0])] * len(logits)
     else:
@@ -106,7 +74,7 @@ def controlled(replicates: Replicates, targets: Tensor, progress: float) -> None
         ]
     for (name, p), shift in zip(logits.items(), shifts):
         p.sub_(shift.reshape(-1, *[1] * (p.dim() - 1)).to(p))
-        prior = replicates.varied[name.removesuffix(_LOGITS) + _PRIOR]
+        prior = replicates.varied[name.removesuffix(LOGITS) + _PRIOR]
         odds = torch.logit(prior.double()) - shift.reshape(-1, *[1] * (prior.dim() - 1)).double()
         prior.copy_(torch.sigmoid(odds.clamp(*_ODDS)))
 
@@ -142,11 +110,11 @@ def _exceeded_by(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
 @torch.no_grad()
 def fix_structure(replicates: Replicates, targets: Tensor | None) -> None:
     """Decide which weights are there: those of the target density, or those more likely there than not."""
-    logits = _logits(replicates)
+    logits = replicates.inclusion_logits()
     if targets is None:
         keep = {name: p > 0 for name, p in logits.items()}
     else:
-        counts = _weights(replicates)
+        counts = replicates.weights_per_logit()
         if targets.shape[1] == 1:
             chosen = _top(*_together(logits, counts), targets[:, 0])
             parts = chosen.split([p[0].numel() for p in logits.values()], 1)

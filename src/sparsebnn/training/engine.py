@@ -14,24 +14,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam as _torch_adam
 
 from sparsebnn.checks import check_choice, check_tensor, invalid
-from sparsebnn.kernels.allocation import keep_freed_memory
-from sparsebnn.training.adam import adam, adam_fused, corrected
+from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.batches import Batches, gather
-from sparsebnn.training.capture import UNHEARD, captured, compiled, fusing
+from sparsebnn.training.compile import SILENT, fast_step
 from sparsebnn.training.density import controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
-__all__ = ["Engine"]
+__all__ = ["BETAS", "EPS", "Engine", "adam", "adam_fused", "corrected"]
 
 _log = logging.getLogger("sparsebnn")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
+BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
+Tensors = Mapping[str, Tensor]
 
 
 class Engine:
@@ -61,7 +63,9 @@ class Engine:
             for name, v in (per_replicate or {}).items()
         }
         self._check_per_replicate()
-        self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
+        self.targets: Tensor | None = None
+        if settings.targets or "target_density" in self.varied:
+            self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
         self._check_frozen()
         if self.targets is not None:
             replicates.make_per_replicate("prior.inclusion_prob")
@@ -231,8 +235,10 @@ class Engine:
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            with UNHEARD:
-                self._advance = self._fast_step(waiting)
+            with SILENT:
+                self._advance = fast_step(
+                    self._prelude, self._step, self.state, self.batches.per_epoch, waiting
+                )
         except Exception as error:  # the compiler can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             telling = [line for line in lines if not line.endswith("raised:")] or [""]
@@ -242,24 +248,6 @@ class Engine:
         for name, tensor in self.state["loop"].items():
             tensor.copy_(kept[name])
         self.compile_seconds += time.perf_counter() - started - waited
-
-    def _fast_step(self, ready: Callable[[], None]) -> Callable[[], Any]:
-        """Prelude and step are compiled apart: joined, the prelude would be made anew where it is used."""
-        prelude = compiled(self._prelude, self.state)
-        made = prelude(self.state)
-        options = None
-        if self.device.type == "cuda":
-            options = fusing(any(parameter.dim() > 3 for parameter in self.replicates.trained.values()))
-        step = compiled(self._step, self.state, *made, options=options, ready=ready)
-
-        def whole() -> None:
-            step(self.state, *prelude(self.state))
-
-        if self.device.type != "cuda":
-            whole()
-            return whole
-
-        return captured(whole, rehearsals=min(3, self.batches.per_epoch))
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -282,6 +270,9 @@ class Engine:
         self["rates"].copy_(torch.stack(rates))
         temperature = self.varied.get("temperature", self.settings.temperature * one)
         self["beta"].copy_(self.settings.warmup_factor(epoch) * temperature)
+        for name, buffer in self.replicates.shared.items():
+            if name.startswith("likelihood.") and name.endswith(".noise_switch"):
+                buffer.fill_(float(epoch >= self.settings.noise_from))
         self["position"].fill_(position)
         if position == 0:
             self["totals"].zero_()
@@ -332,3 +323,92 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
     loop["kl_by_layer"].copy_(parts.kl_by_layer)
     loop["position"].add_(1)
     loop["step"].add_(1)
+
+
+def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
+
+    Apart from :func:`adam`, or the compiler would raise the powers anew for every weight.
+    """
+    # In single precision 1 - 0.999^t would lose half its digits.
+    first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
+    return rates / first, torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
+
+
+def adam(
+    parameters: Tensors,
+    gradients: Tensors,
+    first: Tensors,
+    second: Tensors,
+    rates: Tensor,
+    group_of: Mapping[str, int],
+    root: Tensor,
+    alive: Tensor,
+) -> None:
+    r"""One step, in place, in plain operations: the compiler joins it with the gradient that feeds it.
+
+    .. math::
+        m \leftarrow \beta_1 m + (1-\beta_1) g, \quad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \quad
+        p \leftarrow p - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon}
+
+    Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
+    row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
+    values.
+    """
+    for name, p in parameters.items():
+        g, m, v = gradients[name], first[name], second[name]
+        per_replicate = (-1, *[1] * (p.dim() - 1))
+        rate = rates[group_of[name]].view(per_replicate)
+        live = alive.view(per_replicate)
+        m_new = m + (1.0 - BETAS[0]) * (g - m)
+        v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
+        p_new = p - rate * m_new / (torch.sqrt(v_new) / root + EPS)
+        # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
+        p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
+        m.copy_(torch.where(live, m_new, m))
+        v.copy_(torch.where(live, v_new, v))
+
+
+def adam_fused(
+    parameters: Tensors,
+    gradients: Tensors,
+    first: Tensors,
+    second: Tensors,
+    rates: Tensor,
+    group_of: Mapping[str, int],
+    count: int,
+    alive: list[bool],
+    together: bool | None = None,
+) -> None:
+    """The same step through torch's fused kernel: one pass over memory per tensor.
+
+    ``together`` says that all replicates have one rate (None: look). It must not change within a run:
+    the kernel rounds a whole stack and its slices differently.
+    """
+    if together is None:
+        together = bool((rates == rates[:, :1]).all())
+    held = [t for kind in (parameters, first, second) for t in kind.values()]
+    dead = [k for k, living in enumerate(alive) if not living] if together else []
+    before = [t[dead].clone() for t in held] if dead else []
+    parts = [slice(None)] if together else [slice(k, k + 1) for k, living in enumerate(alive) if living]
+    for group in set(group_of.values()):
+        names = [name for name in parameters if group_of[name] == group]
+        for part in parts:
+            _torch_adam(
+                [parameters[n][part] for n in names],
+                [gradients[n][part] for n in names],
+                [first[n][part] for n in names],
+                [second[n][part] for n in names],
+                [],
+                [torch.tensor(float(count - 1), device=rates.device) for _ in names],
+                fused=True,
+                amsgrad=False,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                lr=float(rates[group, part][0]),
+                weight_decay=0.0,
+                eps=EPS,
+                maximize=False,
+            )
+    for tensor, values in zip(held, before):
+        tensor[dead] = values

@@ -51,13 +51,15 @@ class Objective(nn.Module):
         self.network = network
         self.likelihood = likelihood
         self.n_data = check_count(n_data, "n_data", "Objective")
-        self.layer_names = tuple(name or type(layer).__name__ for name, layer in bayesian_layers(network))
+        found = list(bayesian_layers(network))
+        self.layer_names = tuple(name or type(layer).__name__ for name, layer in found)
+        self._layers = [layer for _, layer in found]
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = run_pass(self.network, batch.x, noise)
         nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
         terms = opened.kl_by_layer()
-        by_layer = torch.stack([_term_of(layer, terms) for _, layer in bayesian_layers(self.network)])
+        by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
 

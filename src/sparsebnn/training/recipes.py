@@ -16,9 +16,9 @@ from sparsebnn.checks import check_choice, invalid
 from sparsebnn.init import Initial, Normal, Uniform
 from sparsebnn.nn import networks
 from sparsebnn.posteriors.concrete import RELAXATION
-from sparsebnn.posteriors.priors import EmpiricalPrior, GaussianPrior, Prior, SpikeSlabPrior
-from sparsebnn.training.schedules import Steps
-from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
+from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings, Steps
 
 __all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -17,15 +18,15 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
-from sparsebnn.kernels import noise as kernels
 from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
-from sparsebnn.random import counter
+from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
 from sparsebnn.training.objective import Batch, Objective, Parts
 
-__all__ = ["Replicates"]
+__all__ = ["LOGITS", "Replicates"]
 
+LOGITS = "inclusion_logit"
 _NORMAL = counter.stream_id("training normal")
 _LOGISTIC = counter.stream_id("training logistic")
 
@@ -146,8 +147,8 @@ class Replicates:
 
     def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate."""
-        normal = kernels.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
-        logistic = kernels.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
+        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
+        logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
         return normal, logistic
 
     def gradients(
@@ -195,6 +196,33 @@ class Replicates:
             gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
+
+    def inclusion_logits(self) -> dict[str, Tensor]:
+        """The stacked inclusion logits, by name."""
+        return {name: p for name, p in self.parameters.items() if name.endswith(LOGITS)}
+
+    def weights_per_logit(self) -> dict[str, Tensor]:
+        """How many weights each inclusion logit of a layer decides about, in the shape of its logits."""
+        counts = {}
+        for name, p in self.inclusion_logits().items():
+            weights = self.parameters[name.removesuffix(LOGITS) + "mean"][0].numel()
+            counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
+        return counts
+
+    @torch.no_grad()
+    def density(self) -> Tensor:
+        """Share of weights with an inclusion probability above one half, ``(K,)``; all layers together."""
+        kept = torch.zeros(len(self), dtype=torch.float64, device=self.seed_tensor.device)
+        total = 0.0
+        for p, counts in zip(self.inclusion_logits().values(), self.weights_per_logit().values()):
+            size = float(counts.sum())
+            kept += (p > 0).flatten(1).double().mean(1) * size
+            total += size
+        for _, layer in bayesian_layers(self.objective.network):
+            if not any(name.endswith(LOGITS) for name, _ in layer.weights.named_parameters()):
+                kept += math.prod(layer.weights.shape)
+                total += math.prod(layer.weights.shape)
+        return kept / total
 
     def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
         """Replicate k as an ordinary objective (network and likelihood) of its own.

@@ -1,25 +1,104 @@
-"""How to train: one frozen record."""
+"""How to train: one frozen record, and schedules of learning rates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sparsebnn.checks import check_count, check_number, invalid
-from sparsebnn.training.schedules import Cosine, Schedule, schedule
+from sparsebnn.checks import check_choice, check_count, check_number, invalid
 
-__all__ = ["PhasedSettings", "Settings"]
+__all__ = ["Constant", "Cosine", "PhasedSettings", "Schedule", "Settings", "Steps", "schedule"]
 
 _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.
 _APPROACH = (0.2, 0.8)
+# The share of the epochs in which means are learned with noise that is the same for all rows. Of the shares
+# and scales (likelihoods.py) that were tried, validation rows of six tables chose these (docs/defaults.md).
+_MEANS_ALONE = 0.7
 
 
 def _finite(value: float) -> bool:
     return 0.0 <= value < math.inf
+
+
+def _check_factor(value: float, what: str, owner: str) -> None:
+    check_number(value, what, owner, "finite and at least 0", lambda factor: 0.0 <= factor < math.inf)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same rate throughout."""
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The rate is multiplied by ``factor_each`` at every epoch in ``milestones``.
+
+    >>> [round(Steps((2,)).factor(e, 4), 3) for e in range(4)]
+    [1.0, 1.0, 0.1, 0.1]
+    """
+
+    milestones: Sequence[int]
+    factor_each: float = 0.1
+
+    def __post_init__(self) -> None:
+        given: Any = self.milestones
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise invalid("milestones", "Steps", "a list of epochs", repr(given))
+        for milestone in given:
+            check_count(milestone, "milestones", "Steps", least=0)
+        _check_factor(self.factor_each, "factor_each", "Steps")
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        return self.factor_each ** sum(epoch >= m for m in self.milestones)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from 1 down to ``last``.
+
+    >>> [round(Cosine(0.0).factor(e, 2), 3) for e in range(3)]
+    [1.0, 0.5, 0.0]
+    """
+
+    last: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_factor(self.last, "last", "Cosine")
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        return max(self.last, 0.5 * (1.0 + math.cos(math.pi * epoch / max(1, epochs))))
+
+
+Schedule = Constant | Steps | Cosine
+
+
+def schedule(value: str | Schedule) -> Schedule:
+    """A schedule, or the one of that name: 'constant', 'cosine', 'steps' (halfway, to a tenth)."""
+    if isinstance(value, Constant | Steps | Cosine):
+        return value
+    if not isinstance(value, str):
+        raise invalid("schedule", "Settings", "a name or a schedule", type(value).__name__)
+    check_choice(value, ("constant", "steps", "cosine"), "schedule", "Settings")
+    if value == "constant":
+        return Constant()
+    return Cosine() if value == "cosine" else _Halfway()
+
+
+class _Halfway(Steps):
+    """A tenth of the rate from halfway on, however many epochs there are."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        return self.factor_each if epoch >= epochs // 2 else 1.0
 
 
 def _longest(name: str, endings: Iterable[str]) -> str | None:
@@ -120,6 +199,15 @@ class Settings:
     def free_until(self) -> int:
         """The first epoch after the part whose posterior is worth averaging over: that of the refit."""
         return self.refit_from
+
+    @property
+    def noise_from(self) -> int:
+        """The first epoch in which rows are weighted by heteroscedastic noise of their own: means come first.
+
+        >>> Settings(epochs=100).noise_from, Settings(epochs=1).noise_from
+        (70, 0)
+        """
+        return int(_MEANS_ALONE * self.free_until)
 
     @property
     def approach(self) -> tuple[float, float]:

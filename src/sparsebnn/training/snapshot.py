@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch
+from sparsebnn.training.checkpoint import Writes
 from sparsebnn.training.density import fix_structure
-from sparsebnn.training.writes import Writes
 
 if TYPE_CHECKING:
-    from sparsebnn.training.run import Run
+    from sparsebnn.training.loop import Run
 
 __all__ = ["BeforeRefit", "CutAtRefit"]
 

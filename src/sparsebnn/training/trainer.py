@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,10 +24,11 @@ from sparsebnn.nn.networks import bayesian_layers, described
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training import checkpoint
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
-from sparsebnn.training.density import densities, weights_without_inclusions
+from sparsebnn.training.checkpoint import Writes
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.run import Run
-from sparsebnn.training.writes import Writes
+
+if TYPE_CHECKING:
+    from sparsebnn.training.loop import Run
 
 __all__ = ["Interrupted", "Trainer"]
 
@@ -287,17 +288,15 @@ class Trainer:
         totals = torch.where(alive, self.engine["totals"], torch.nan)
         loss, nll, kl = totals.T.tolist()
         per_epoch = self._run.batches.per_epoch
+        density = self.engine.replicates.density().tolist()
         return Epoch(
-            self._run.epoch, loss, nll, [v / per_epoch for v in kl], self._density(), round(seconds, 4)
+            self._run.epoch,
+            loss,
+            nll,
+            [v / per_epoch for v in kl],
+            density,
+            round(seconds, 4),
         )
-
-    def _density(self) -> list[float]:
-        replicates = self.engine.replicates
-        if not any(name.endswith("inclusion_logit") for name in replicates.parameters):
-            return [1.0] * len(self._run.seeds)
-        kept, sizes = densities(replicates)
-        others = weights_without_inclusions(replicates)
-        return (((kept * sizes).sum(1) + others) / (sizes.sum() + others)).tolist()
 
     # -- trouble --------------------------------------------------------------------------------------
 

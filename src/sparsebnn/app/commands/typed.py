@@ -35,7 +35,7 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
         family: str = typer.Option("lrt", help="lrt; flow (slower); lbbnn; dense (without sparsity)."),
         epochs: int = typer.Option(None, help="Passes over the data (default: by its size)."),
-        time_budget: float = typer.Option(None, help="Seconds the training may take, about."),
+        time_budget: float = typer.Option(None, help="Seconds that fitting the model may take."),
         replicates: int = typer.Option(5, help="Networks to train and average."),
         test_share: float = typer.Option(0.2, help="Share of the rows held out for the figures."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sparsebnn.kernels.tracing import tracing
+from sparsebnn.kernels.dispatch import tracing
 
-__all__ = ["UNHEARD", "Unheard", "captured", "compiled", "fusing"]
+__all__ = ["SILENT", "Silent", "captured", "compiled", "fast_step", "fusing"]
 
 # A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
@@ -35,11 +36,11 @@ def fusing(convolutions: bool) -> dict[str, str | int | bool]:
     return {**_FUSE, _OWN_BLOCKS: not convolutions}
 
 
-class Unheard:
-    """While somebody compiles, torch's warnings are not heard: they are about kernels no user has written.
+class Silent:
+    """Suppresses torch's warnings while compiling: they are about kernels that no user has written.
 
-    As errors they would stop the compiler. Filters are the process's, so threads share one entry, and only
-    that entry goes.
+    Treated as errors they would stop the compiler. Warning filters belong to the process, so threads share
+    one entry, and only that entry is removed.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class Unheard:
                 warnings.filters.remove(self._entry)  # type: ignore[attr-defined]
 
 
-UNHEARD = Unheard()
+SILENT = Silent()
 
 
 def compiled(
@@ -107,3 +108,28 @@ def captured(step: Callable[[], Any], rehearsals: int = 3) -> Callable[[], None]
     with torch.cuda.graph(graph):
         step()
     return graph.replay
+
+
+def fast_step(
+    prelude: Callable[..., Any],
+    step: Callable[..., Any],
+    state: dict[str, dict[str, Tensor]],
+    per_epoch: int,
+    ready: Callable[[], None],
+) -> Callable[[], Any]:
+    """A whole training step, compiled, and captured as one graph on CUDA.
+
+    Prelude and step are compiled separately: joined, the prelude would be computed again wherever it is used.
+    """
+    cuda = state["loop"]["step"].is_cuda
+    options = fusing(any(t.dim() > 3 for t in state["trained"].values())) if cuda else None
+    first = compiled(prelude, state)
+    second = compiled(step, state, *first(state), options=options, ready=ready)
+
+    def whole() -> None:
+        second(state, *first(state))
+
+    if cuda:
+        return captured(whole, rehearsals=min(3, per_epoch))
+    whole()
+    return whole
