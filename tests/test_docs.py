@@ -26,8 +26,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 ROOMS = ["sparsebnn", *(f"sparsebnn.{name}" for name in (
     "app.report", "estimators", "inference", "inference.calibration", "inference.metrics", "init", "io.data",
-    "likelihoods", "nn", "posteriors", "posteriors.flows", "posteriors.kl", "posteriors.priors", "selection",
-    "training",
+    "likelihoods", "nn", "posteriors", "posteriors.flows", "posteriors.learned_priors", "posteriors.priors",
+    "selection", "training",
 ))]  # fmt: skip
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
