@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import importlib.util
 import os
@@ -72,6 +73,15 @@ def test_formulas_are_rendered(site, reference):
     for text, least in ((equations, 12), (reference, 5)):
         assert text.count("<math") >= least
         assert not re.search(r"\$\$|\.\. math::|:math:", text)
+
+
+def test_the_hooks_do_what_their_examples_say(site):
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    done = doctest.testmod(hooks)
+    assert done.attempted
+    assert not done.failed
 
 
 def _public_names():
