@@ -1,125 +1,139 @@
-"""What the site's builder is told beyond mkdocs.yml: the menu, the result files, and formulas as MathML."""
+"""What the documentation site adds to mkdocs.yml: public names, result files, and formulas as MathML."""
 
 from __future__ import annotations
 
-import ast
+import importlib
+import os
 import re
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import ModuleType
+from typing import Any
 
 import griffe
 
 ROOT = Path(__file__).resolve().parents[1]
-START = {
-    "Home": "index.md",
-    "Getting started": "getting_started.md",
-    "Reading inclusion probabilities": "inclusion.md",
-    "Choosing a family": "families.md",
-    "Reading a report": "report.md",
-    "Which variables": "selection.md",
-}
-DEPTH = {
-    "Equations and their code": "equations.md",
-    "Reproducing the paper": "reproducing.md",
-    "Departures from the paper": "deviations.md",
-    "What it costs": "performance.md",
-    "API reference": "api.md",
-}
-# The order of the reference: from what one uses first to what one looks up.
-SECTIONS = [
-    "networks", "layers", "training", "prediction", "metrics", "selection", "priors", "initial", "conversion",
-    "passes", "data", "saving",
-]  # fmt: skip
-_OUTSIDE = re.compile(r"\[(?P<text>[^\]]*)\]\(\.\./(?P<target>[^)\s]+)\)")
-_BESIDE = re.compile(r"\]\(\.\./((?:results/)[^)#\s]+)\)")
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_NAMES = re.compile(r"<!-- names: ([\w.]+) -->")
 
 
-def on_config(config: Any) -> Any:
-    """The menu: the pages above, then every other page of docs/ as a study, in the order of their names."""
-    named = {*START.values(), *DEPTH.values()}
-    studies = sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in named)
-    config.nav = [
-        *({title: page} for title, page in START.items()),
-        {"In depth": [{title: page} for title, page in DEPTH.items()]},
-        {"Studies": studies},
-    ]
-    return config
+# --- links to files outside docs/ --------------------------------------------------------------------
+
+
+def _outside(page: Path, target: str) -> str | None:
+    """The path of a link target relative to the repository, or None if it lies in docs/."""
+    path = Path(os.path.normpath(page.parent / target))
+    return None if path.is_relative_to(DOCS) else path.relative_to(ROOT).as_posix()
+
+
+def _is_result(name: str) -> bool:
+    return name.startswith("results/") and (ROOT / name).is_file()
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Result files that pages link to come along."""
+    """Copy the result files that pages link to."""
     from mkdocs.structure.files import File
 
     for page in list(files.documentation_pages()):
-        for name in _BESIDE.findall(page.content_string):
-            if (ROOT / name).is_file() and files.get_file_from_path(name) is None:
+        for link in _LINK.finditer(page.content_string):
+            name = _outside(Path(page.abs_src_path), link["target"])
+            if name and _is_result(name) and files.get_file_from_path(name) is None:
                 files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links out of docs/ lead to copies or become text; $$ … $$ and $ … $ MathML where a page says so."""
-    markdown = _OUTSIDE.sub(_inside, markdown)
-    markdown = markdown.replace("<!-- public names -->", public_names())
+    """Resolve links out of docs/, list public names, and render formulas where a page asks for it."""
+    source = Path(page.file.abs_src_path)
+
+    def resolved(link: re.Match[str]) -> str:
+        name = _outside(source, link["target"])
+        if name is None:
+            return link[0]
+        if not _is_result(name):
+            return link["text"]  # the site has no copy of the source tree
+        return f"[{link['text']}]({os.path.relpath(DOCS / name, source.parent)})"
+
+    markdown = _LINK.sub(resolved, markdown)
+    markdown = _NAMES.sub(lambda match: directives(match[1]), markdown)
     return formulas(markdown) if page.meta.get("formulas") else markdown
 
 
-def _inside(link: re.Match[str]) -> str:
-    """A result file has a copy on the site; a folder or a file of the source tree has not."""
-    copied = link["target"].startswith("results/") and (ROOT / link["target"]).is_file()
-    return f"[{link['text']}]({link['target']})" if copied else link["text"]
+# --- reference ---------------------------------------------------------------------------------------
 
 
-def public_names() -> str:
-    """A directive for each name of the package's ``__all__``, under the module that it comes from.
+def documented_as(module: str, name: str) -> str | None:
+    """The path under which the reference documents a name of ``module.__all__``; None for a module.
 
-    Read from the source, not imported, and never written by hand: so the list cannot fall behind.
+    Names of ``sparsebnn`` itself are on its page, but for the estimators, which it loads on demand.
+
+    >>> documented_as("sparsebnn.training", "train"), documented_as("sparsebnn", "metrics")
+    ('sparsebnn.train', None)
     """
-    package = ROOT / "src" / "sparsebnn"
-    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
-    origin = {
-        alias.name: node.module.partition(".")[2]
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sparsebnn")
-        for alias in node.names
-    }
-    (listed,) = (ast.literal_eval(node.value) for node in tree.body if _assigns(node, "__all__"))
-    groups: dict[str, list[str]] = {}
-    if (package / "estimators").is_dir():
-        groups["estimators"] = ["estimators.SparseBNNClassifier", "estimators.SparseBNNRegressor"]
-    for name in sorted(listed, key=lambda each: _place(origin.get(each) or each)):
-        groups.setdefault(origin.get(name) or name, []).append(name)
-    return "\n\n".join(
-        f"## {module.capitalize()}\n\n" + "\n\n".join(f"::: sparsebnn.{name}" for name in names)
-        for module, names in groups.items()
-    )
+    top, room = importlib.import_module("sparsebnn"), importlib.import_module(module)
+    value = getattr(room, name)
+    if isinstance(value, ModuleType):
+        return None
+    if getattr(value, "__module__", "").startswith("sparsebnn.estimators"):
+        return f"sparsebnn.estimators.{name}"
+    at_top = name in top.__all__ and getattr(top, name) is value
+    return f"{'sparsebnn' if at_top else module}.{name}"
 
 
-def _place(module: str) -> int:
-    return SECTIONS.index(module) if module in SECTIONS else len(SECTIONS)
+def directives(module: str) -> str:
+    """mkdocstrings' directives for a module's public names, and links to those on other pages."""
+    places = [documented_as(module, name) for name in importlib.import_module(module).__all__]
+    blocks, links = [], []
+    for place in places:
+        if place is None:
+            continue
+        if place.rpartition(".")[0] == module:
+            blocks.append(f"::: {place}")
+        else:
+            page = "estimators" if ".estimators." in place else "index"
+            links.append(f"[`{place}`]({page}.md#{place})")
+    if links:
+        blocks.insert(0, f"Also here: {', '.join(links)}.")
+    return "\n\n".join(blocks)
 
 
-def _assigns(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
-    return isinstance(node, ast.Assign) and any(getattr(each, "id", "") == name for each in node.targets)
+# --- formulas ----------------------------------------------------------------------------------------
 
 
 def mathml(latex: str, display: str) -> str:
-    """One formula, which browsers draw themselves."""
+    """One formula as MathML, which browsers render without a script."""
     from latex2mathml.converter import convert
 
     drawn = convert(" ".join(latex.split()), display=display)
-    # Markdown takes a line that begins with <math> for a block, one that begins with <span> not.
+    # Markdown treats a line that begins with <math> as a block, but not one that begins with <span>.
     return f'<div class="formula">{drawn}</div>' if display == "block" else f"<span>{drawn}</span>"
 
 
 def formulas(text: str) -> str:
-    """Dollar-delimited formulas as MathML: a block is a paragraph, the inline form hugs its dollars."""
+    """Replace ``$$ … $$`` (a paragraph) and ``$…$`` (inline, no spaces inside the dollars) by MathML."""
     text = re.sub(r"\$\$(.+?)\$\$", lambda m: mathml(m[1], "block"), text, flags=re.DOTALL)
     return re.sub(r"\$(?! )([^$\n]+?)(?<! )\$", lambda m: mathml(m[1], "inline"), text)
 
 
+def sections(text: str) -> str:
+    """NumPy-style sections as a bold word and a list.
+
+    >>> print(sections("Parameters\\n----------\\na, b : two numbers,\\n    both positive."))
+    **Parameters**
+    <BLANKLINE>
+    - `a, b`: two numbers,
+        both positive.
+    """
+
+    def listed(section: re.Match[str]) -> str:
+        return f"**{section[1]}**\n\n" + re.sub(r"^(\S.*?) : ", r"- `\1`: ", section[2], flags=re.MULTILINE)
+
+    return re.sub(r"^([A-Z]\w+)\n-{3,}\n((?:.+(?:\n|$))+)", listed, text, flags=re.MULTILINE)
+
+
 def plain(text: str) -> str:
-    """Docstrings in Markdown: their maths as MathML, their references and examples as code."""
+    """A docstring as Markdown: sections as lists, formulas as MathML, roles and doctests as code."""
+    text = sections(text)
     text = re.sub(r"^\.\. math:: (.+)$", lambda m: f"\n{mathml(m[1], 'block')}\n", text, flags=re.MULTILINE)
     indented = r"^( *)\.\. math::\n((?:\1    .*\n?|\s*\n)+)"
     text = re.sub(indented, lambda m: f"\n{mathml(m[2], 'block')}\n\n", text, flags=re.MULTILINE)
@@ -130,7 +144,7 @@ def plain(text: str) -> str:
 
 
 class Formulas(griffe.Extension):
-    """Docstrings pass through :func:`plain` before they are shown."""
+    """Pass every docstring through :func:`plain` before it is rendered."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None and not obj.is_alias:

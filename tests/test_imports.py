@@ -1,5 +1,6 @@
 """What importing the library loads, what it offers, and that the rooms are written down."""
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -54,3 +55,24 @@ def _rooms():
 @pytest.mark.parametrize("room", _rooms())
 def test_every_room_is_in_the_architecture(room):
     assert re.search(rf"\b{room}\b", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+
+
+def _places():
+    """The rows of ARCHITECTURE.md's table: file and names."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.split("## Find it in 30 seconds")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .* \| `([\w/]+\.py)` \| (.*) \|$", table, flags=re.MULTILINE)
+    return [(file, name) for file, names in rows for name in re.findall(r"`([\w.]+)`", names)]
+
+
+def test_the_table_of_places_is_read():
+    assert len(_places()) > 30
+
+
+@pytest.mark.parametrize(("file", "name"), _places())
+def test_what_the_architecture_names_exists(file, name):
+    module = importlib.import_module("sparsebnn." + file.removesuffix(".py").replace("/", "."))
+    thing = module
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    assert inspect.getsourcefile(inspect.unwrap(thing)) == module.__file__

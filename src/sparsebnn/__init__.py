@@ -3,13 +3,15 @@
 from typing import Any
 
 from sparsebnn import init, likelihoods, selection
-from sparsebnn.inference import metrics
+from sparsebnn.inference import metrics as metrics
 from sparsebnn.inference.prediction import predict
 from sparsebnn.io import data
 from sparsebnn.io.saving import load, save
 from sparsebnn.nn.conversion import convert
-from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
-from sparsebnn.nn.networks import density, initialize, lenet, mlp
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import density, lenet, mlp
+from sparsebnn.nn.networks import initialize as initialize
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
@@ -34,11 +36,9 @@ __all__ = [
     "density",
     "forward_with_kl",
     "init",
-    "initialize",
     "lenet",
     "likelihoods",
     "load",
-    "metrics",
     "mlp",
     "predict",
     "recipe",

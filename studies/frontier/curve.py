@@ -2,7 +2,7 @@
 
 Ours: one program with a target density per replicate, trained as the choice says. Pruned: a deterministic
 network of the same shape with the same number of steps in all, cut once to the same densities
-(:mod:`~studies.frontier_pruned`). Measured once, on the test rows.
+(:mod:`~studies.frontier.pruned`). Measured once, on the test rows.
 """
 
 from __future__ import annotations

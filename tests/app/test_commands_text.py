@@ -24,8 +24,8 @@ def call(*words, **options):
 
 
 def unescaped(cell):
-    """As docs/getting_started.md says."""
-    text = (Path(__file__).parents[2] / "docs/getting_started.md").read_text(encoding="utf-8")
+    """As docs/command_line.md says."""
+    text = (Path(__file__).parents[2] / "docs/command_line.md").read_text(encoding="utf-8")
     pattern = re.search(r"""`re\.sub\(r"(.*)", "", cell\)`""", text)[1]
     return re.sub(pattern, "", cell)
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
 from sparsebnn.posteriors import Family, family_class
 from sparsebnn.posteriors.flows import AutoregressiveStep, Flow, flow

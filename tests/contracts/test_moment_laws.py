@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from contracts.members import FAMILIES, WITH_Z, generator, randomise, spike_slab_prior, tape_block, uniform
 from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.passes import LocalPass, PosteriorPass
 from sparsebnn.posteriors import Moments
 from sparsebnn.random.noise import NoiseBuffer

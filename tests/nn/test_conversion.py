@@ -13,7 +13,8 @@ import sparsebnn
 from contracts.members import NESTED_EXAMPLE, PASSES, Nested
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.conversion import convert, obstacles
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import forward_with_kl, noise_size
 

@@ -6,7 +6,8 @@ from torch import nn
 
 from contracts.members import FAMILIES, LAYERS, PASSES, make_input, make_layer
 from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.layers import Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import Linear
 
 SMALL = " The network's layers leave too little of so small an input."
 NAMES = "'gaussian', 'spike_slab', 'concrete', 'flow', 'mnf'"

@@ -9,7 +9,8 @@ from torch import nn
 from contracts.members import FAMILIES, Nested
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.conversion import convert
-from sparsebnn.nn.layers import Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv2d
+from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp, prior_values
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior

@@ -1,4 +1,4 @@
-"""studies/across_devices.py and the file behind it: saved on one machine, loaded on another."""
+"""A model saved on one device and loaded on another: the same predictions."""
 
 import json
 import subprocess

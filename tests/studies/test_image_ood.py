@@ -1,4 +1,4 @@
-"""studies/image_ood.py on pictures small in number: what is trained, what is reported, what is said."""
+"""Out-of-distribution detection on a few small pictures: what is trained, what is reported."""
 
 from pathlib import Path
 

@@ -54,7 +54,7 @@ def shown() -> dict[str, tuple[str, str, str]]:
     record = image_ood.read_record(RESULTS / "image_ood")
     assert record is not None
     return {
-        "tables": ("reproducing", tables.markdown(RESULTS), "tables"),
+        "tables": ("paper_tables", tables.markdown(RESULTS), "tables"),
         "ablations": ("ablations", tables.pipes(ablations._HEAD, ablations.rows(RESULTS)), "tables"),
         "densities": ("densities", densities.markdown(committed("densities")["rows"], RESULTS), "tables"),
         "frontier": ("frontier", frontier_report.markdown(RESULTS), "tables"),

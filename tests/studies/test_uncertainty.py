@@ -1,4 +1,4 @@
-"""studies/uncertainty.py: the quick study end to end, its measures and its statements."""
+"""The uncertainty study: the quick version end to end, its data, its measures."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""studies/uncertainty_settings.py and uncertainty_temperature.py: what was chosen, and on what."""
+"""How the uncertainty study chose its settings and temperatures."""
 
 import json
 from dataclasses import replace

@@ -512,5 +512,5 @@ def test_a_prior_that_breaks_the_kl_is_named(replicates):
 
 def test_varied_priors_are_checked_in_the_networks_precision():
     network, values = make_network(dtype=torch.float32), torch.tensor([0.1, 1 - 1e-12], dtype=torch.float64)
-    with pytest.raises(InvalidInput, match=r"The 'per_replicate\[prior.inclusion_prob\]' of train .* in float32"):
+    with pytest.raises(InvalidInput, match=r"per_replicate\[prior.inclusion_prob\]' of train .* in float32"):
         fit(network, make_data(), SHORT, replicates=2, per_replicate={"prior.inclusion_prob": values})

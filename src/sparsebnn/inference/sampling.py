@@ -93,7 +93,8 @@ def draw_outputs(
 
     for rows, batch in plan.batches():
         every = plan.over(plan.by_rows(outputs), (None, 0))
-        yield rows, torch.cat([every(batch, noise) for noise in plan.noise(batch)])
+        drawn = torch.cat([every(batch, noise) for noise in plan.noise(batch)])
+        yield from plan.pieces(rows, drawn, 1)
 
 
 @torch.no_grad()
@@ -126,7 +127,7 @@ def draw_outputs_of_all(
     every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, None))
     for rows, batch in plan.batches():
         parts = [every((parameters, buffers), batch, noise) for noise in plan.noise(batch)]
-        yield rows, torch.cat(parts, dim=1)
+        yield from plan.pieces(rows, torch.cat(parts, dim=1), 2)
 
 
 def _evaluating(network: nn.Module) -> nn.Module:
@@ -213,10 +214,19 @@ class _Plan:
         self._measure()
 
     def batches(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows as the network takes them, a batch at a time."""
-        for start in range(0, len(self.x), self.batch_size):
-            rows = slice(start, min(start + self.batch_size, len(self.x)))
+        """Rows as the network takes them: as many batches together as the memory holds with all draws."""
+        per_row = self.like.element_size() * max(sum(self.row_size), self.activations, 1)
+        each = self.batch_size * max(1, self.memory // (self.n_draws * self.batch_size * per_row))
+        each = self.batch_size if self.batched_noise else each
+        for start in range(0, len(self.x), each):
+            rows = slice(start, min(start + each, len(self.x)))
             yield rows, self._rows(rows)
+
+    def pieces(self, rows: slice, drawn: Tensor, axis: int) -> Iterator[tuple[slice, Tensor]]:
+        """Outputs of these rows, a batch at a time."""
+        for start in range(rows.start, rows.stop, self.batch_size):
+            piece = slice(start, min(start + self.batch_size, rows.stop))
+            yield piece, drawn.narrow(axis, start - rows.start, piece.stop - piece.start)
 
     def _rows(self, rows: slice) -> Tensor:
         chosen = self.x[rows].to(device=self.like.device)

@@ -5,7 +5,8 @@
 
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.conversion import convert
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 from sparsebnn.posteriors.flow import FlowFamily
 

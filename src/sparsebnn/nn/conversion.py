@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import KEPT
 
 __all__ = ["convert", "obstacles"]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
-from sparsebnn.nn.layers import BayesianLayer, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
 __all__ = [

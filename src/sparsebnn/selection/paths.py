@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
-from sparsebnn.nn.layers import BayesianLayer, Conv1d, Conv2d, Linear
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 
 __all__ = ["Reach", "median_reach", "path_probability"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.training.replicates import LOGITS, Replicates
 
-__all__ = ["controlled", "density_targets", "fix_structure"]
+__all__ = ["check_free", "controlled", "density_targets", "fix_structure"]
 
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
@@ -18,6 +18,16 @@ _PRIOR = "prior.inclusion_prob"
 _CERTAIN = 30.0
 # Prior log odds stay within these bounds.
 _ODDS = (-60.0, 12.0)
+
+
+def check_free(replicates: Replicates) -> None:
+    """Complain if a density or a refit is asked for and inclusion logits are frozen."""
+    fixed = sorted(name for name in replicates.frozen if name.endswith(LOGITS))
+    if fixed:
+        expected = "free to change its structure where a density or a refit is asked for"
+        got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
+        advice = "Unfreeze it, or leave out target_density and refit."
+        raise invalid("network", "train", expected, got, advice)
 
 
 def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:

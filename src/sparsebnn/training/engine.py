@@ -20,7 +20,7 @@ from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, fast_step
-from sparsebnn.training.density import controlled, density_targets, fix_structure
+from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
@@ -66,7 +66,8 @@ class Engine:
         self.targets: Tensor | None = None
         if settings.targets or "target_density" in self.varied:
             self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
-        self._check_frozen()
+        if self.targets is not None or settings.refit:
+            check_free(replicates)
         if self.targets is not None:
             replicates.make_per_replicate("prior.inclusion_prob")
         replicates.remarks = self._remarks()
@@ -117,17 +118,8 @@ class Engine:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
         return self.state["loop"][name]
 
-    def _check_frozen(self) -> None:
-        fixed = sorted(name for name in self.replicates.frozen if name.endswith("inclusion_logit"))
-        if fixed and (self.targets is not None or self.settings.refit):
-            expected = "free to change its structure where a density or a refit is asked for"
-            got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
-            raise invalid(
-                "network", "train", expected, got, "Unfreeze it, or leave out target_density and refit."
-            )
-
     def _remarks(self) -> list[str | None]:
-        """Why each replicate's inclusions will be no posterior probabilities, if they will not."""
+        """Why the inclusions of each replicate are not posterior probabilities; None if they are."""
         if self.targets is not None or self.settings.refit:
             return ["brought to a density, or refitted,"] * len(self.replicates)
         given = self.varied.get("temperature")
