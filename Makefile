@@ -28,7 +28,7 @@ reproduce: $(READY)
 
 # Committed results: pages show them, and the code still recognizes their settings.
 verify-results: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m results tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m results tests/studies
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
