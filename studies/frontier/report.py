@@ -22,7 +22,7 @@ from studies.tables.paper import ARCHITECTURES
 from studies.tables.published import Printed, printed
 from studies.tables.report import NAMES, bootstrap_interval, pipes, signed, spread
 
-__all__ = ["markdown", "measures", "place_name", "places", "write"]
+__all__ = ["details", "markdown", "measures", "place_name", "places", "write"]
 
 _ALL = (*DATASETS, "digits")
 _WHERE = {"fc": "fully connected", "lenet": "LeNet-5"}
@@ -305,22 +305,34 @@ def pair_table(results: Path) -> str:
     return pipes([*head, "ECE averaging", "ECE median model"], rows) + "\n"
 
 
-def markdown(results: Path) -> str:
-    """All tables of the page."""
-    parts = {
-        "Ten seeds on the test rows": final_tables(results),
-        "What the validation rows chose": chosen_table(results),
-        "What the temperature does (validation rows)": temperature_table(results),
-        "Target densities, against magnitude pruning": curve_table(results),
-        "Target densities by the controller alone, no refit": target_table(results),
-        "What the flow is worth": pair_table(results),
-    }
+def _titled(parts: dict[str, str]) -> str:
     return "\n".join(f"**{title}**\n\n{body}" for title, body in parts.items())
 
 
+def markdown(results: Path) -> str:
+    """The tables of the page."""
+    parts = {
+        "Ten seeds on the test rows": final_tables(results),
+        "Target densities, against magnitude pruning": curve_table(results),
+        "What the flow is worth": pair_table(results),
+    }
+    return _titled(parts)
+
+
+def details(results: Path) -> str:
+    """The tables of ``results/frontier/tables.md``."""
+    parts = {
+        "What the validation rows chose": chosen_table(results),
+        "What the temperature does (validation rows)": temperature_table(results),
+        "Target densities by the controller alone, no refit": target_table(results),
+    }
+    return _titled(parts)
+
+
 def write(out: Path) -> None:
-    """Renew the page's tables."""
-    page = out / "docs" / "studies" / "frontier.md"
+    """Renew the page's tables and those with the results."""
+    results, page = out / "results", out / "docs" / "studies" / "frontier.md"
+    (results / "frontier" / "tables.md").write_text(details(results), encoding="utf-8")
     if page.exists():
-        fill_page(page, markdown(out / "results"))
+        fill_page(page, markdown(results))
         print(f"Wrote the tables into {page}.")

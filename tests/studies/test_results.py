@@ -67,6 +67,8 @@ def shown() -> dict[str, tuple[str, str, str]]:
 
 
 def test_pages_show_the_results():
+    details = (RESULTS / "frontier/tables.md").read_text(encoding="utf-8")
+    assert details == frontier_report.details(RESULTS)
     stale = [
         study for study, (name, body, part) in shown().items() if filled(page(name), body, part) != page(name)
     ]
