@@ -124,18 +124,6 @@ def test_dropout_predictions_average_thinned_networks():
     assert bool(((found - 0.5 * (on + off)).abs() < 4.0 * error + 1e-5).all())
 
 
-def test_dropout_rows_have_masks_of_their_own_and_the_seed_decides():
-    network = plain_mlp([3, 50, 3], dropout=0.5)
-    same = X[:1].expand(6, 3)
-    close = same + 1e-6 * torch.arange(6)[:, None]
-    found = predict(network, close, Categorical(3), n_draws=3, batch_size=2).probs
-    assert float((found[1:] - found[:1]).abs().max(1).values.min()) > 1e-4
-    again = predict(network, close, Categorical(3), n_draws=3, batch_size=4).probs
-    torch.testing.assert_close(found, again)
-    whole = predict(network, same, Categorical(3), n_draws=3, draws="weights", batch_size=2).probs
-    torch.testing.assert_close(whole, whole[:1].expand_as(whole))
-
-
 def test_an_ensemble_is_the_mixture_of_its_members():
     members = fit(plain_mlp([3, 8, 3]), 4).networks
     found = predict_ensemble(members, X, Categorical(3))

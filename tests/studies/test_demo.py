@@ -53,9 +53,6 @@ def test_validation_never_sees_the_test_part():
     assert len(held.y_test) == 337
 
 
-# -- the picture ------------------------------------------------------------------------------------
-
-
 def test_only_units_on_a_path_are_live():
     """By hand: pixel 0 → unit 0 → class 1; pixel 1 → unit 1 ends there; unit 2 has no pixel."""
     first = torch.tensor([[True, False], [False, True], [False, False]])
@@ -76,9 +73,6 @@ def test_connections_are_those_of_the_median_model(quick):
     assert not found[0].kept[:, 10:].any()
     assert (found[0].strength[:, 10:] == 0).all()
     assert [c.kept.shape for c in found] == [c.weights.shape for _, c in bayesian_layers(network)]
-
-
-# -- what it promises -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from sparsebnn.training import Settings
 from sparsebnn.training.settings import Steps
 from studies.tables import ablations, densities
 from studies.tables.paper import cell
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(

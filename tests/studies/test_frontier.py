@@ -210,15 +210,6 @@ def test_the_rule():
     assert stored.choose(rows((0.3, 0.9, 0.1), (0.2, 0.5, 0.9)), 0.05, 900) == 1
 
 
-def test_limits_are_parts_of_the_papers_densities():
-    assert plan.most_density("fc", "mnist") == pytest.approx(0.074 / 3)
-    assert plan.most_density("lenet", "fmnist") == pytest.approx(0.367 / 5)
-    for architecture in ("fc", "lenet"):
-        for dataset in ("kmnist", "mnist", "fmnist"):
-            target = plan.target_of(architecture, dataset)
-            assert 0.98 < target / plan.most_density(architecture, dataset) < 1.0
-
-
 @pytest.mark.parametrize("place", list(plan.PROGRAMS))
 def test_programs_fit_a_machine_and_share_what_they_must(place):
     for program in plan.PROGRAMS[place]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from sparsebnn.nn.compaction import compact, median_weights
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.networks import bayesian_layers
 from studies.frontier import groups, plan
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

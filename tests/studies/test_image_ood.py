@@ -1,7 +1,5 @@
 """Out-of-distribution detection on a few small pictures: what is trained, what is reported."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +9,6 @@ from studies.image_ood import command as image_ood
 from studies.image_ood.command import METHODS, NAMES, PROGRAMS, Spec, read, run, training
 from studies.image_ood.judge import shaped
 from studies.runner import read_rows
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def pictures(kind: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from sparsebnn.io.data import load
 from studies.tables import lbbnn_schedule, paper
 from studies.tables.cells import quick_cell
 from studies.tables.paper import Logits
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_held_out_rows_are_the_last_training_rows():

@@ -69,17 +69,6 @@ def test_local_moments_are_those_of_the_enumeration(width, density, polarised):
     assert scale**2 == pytest.approx(float(variance), abs=1e-10)
 
 
-def test_a_single_uncertain_weight_has_the_distance_of_a_two_point_law():
-    """With a tiny std h is 0 or xμ; the Gaussian's distance from two points is known."""
-    one = torch.ones(1, dtype=torch.float64)
-    unit = Unit(one, 0.01 * one, torch.logit(0.3 * one), one)
-    std = math.sqrt(0.3 * 0.7)
-    below = torch.special.ndtr(torch.tensor(-0.3 / std, dtype=torch.float64))
-    between = torch.special.ndtr(torch.tensor(0.7 / std, dtype=torch.float64))
-    expected = max(0.7 - float(below), float(below), float(between) - 0.7, 1.0 - float(between))
-    assert distances(unit)[0] == pytest.approx(expected, abs=0.02)
-
-
 @pytest.mark.parametrize("polarised", [False, True])
 def test_draws_of_the_layer_follow_the_exact_law(polarised):
     draws = 20_000

@@ -27,10 +27,6 @@ from studies.selection.logistic import (
     train_each,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
-
-
 # --- measures and settings ---------------------------------------------------------------------------
 
 

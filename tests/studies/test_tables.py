@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 
 from studies.tables import report as tables
 from studies.tables.published import printed
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def store(folder, study, stem, median, average, density, epochs=250):
@@ -79,17 +76,3 @@ def test_the_bootstrap_interval_is_the_exact_one_on_three_values():
     cumulative = np.cumsum(weights[order])
     exact = [values[order][np.searchsorted(cumulative, level)] for level in (0.025, 0.975)]
     assert list(tables.bootstrap_interval(first, second)) == exact
-
-
-def test_writing_a_page(tmp_path, capsys):
-    page = tmp_path / "page.md"
-    page.write_text("above\n<!-- tables:begin -->\nold\n<!-- tables:end -->\nbelow\n")
-    words = ["--results", str(tmp_path), "--write", str(page)]
-    tables.main(words)
-    once = page.read_text()
-    tables.main(words)
-    assert page.read_text() == once
-    assert "old" not in once
-    assert once.startswith("above\n")
-    assert once.endswith("\nbelow\n")
-    assert "0 of 9 cells so far." in once

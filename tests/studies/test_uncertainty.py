@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,12 +26,7 @@ from studies.uncertainty.measures import (
 )
 from studies.uncertainty.methods import METHODS, Method, OwnRows, fit
 
-ROOT = Path(__file__).resolve().parents[2]
-FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_bayes"))
 PROBLEM = Problem.draw(five_clusters(), 50, 400, 3)
-
-
-# -- the command --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +55,6 @@ def test_the_record(folder):
     assert any("falls from 10 to 20" in each["claim"] for each in record["summary"]["statements"])
 
 
-# -- data and training --------------------------------------------------------------------------------
-
-
 def test_all_methods_see_the_same_data_and_replicates_see_different_data():
     first, second = problems(Spec.quick(), 10)
     again, _ = problems(Spec.quick(), 10)
@@ -86,21 +77,6 @@ def test_replicates_train_on_rows_of_their_own():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     network = OwnRows(torch.nn.Identity(), inputs[0])
     assert torch.equal(network(torch.tensor([[3.0], [0.0]])), inputs[0][[3, 0]])
-
-
-def test_members_of_an_ensemble_share_a_data_set():
-    spec = Spec.quick()
-    data = problems(spec, 10)
-    inputs = torch.stack([problem.x for problem in data])
-    method = Method("ensemble", "", "point", 0.01, 3, members=3)
-    predictors, run = fit(method, inputs, data[0].y, 8, 50, 0, None)
-    assert [len(members) for members in predictors] == [3, 3]
-    rows = run.replicates.varied["network.inputs"]
-    assert torch.equal(rows[0], rows[2])
-    assert not torch.equal(rows[2], rows[3])
-
-
-# -- measures -----------------------------------------------------------------------------------------
 
 
 def oracle(x: torch.Tensor) -> ClassPrediction:

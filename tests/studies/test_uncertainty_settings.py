@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,16 +9,11 @@ import torch
 from studies.uncertainty import temperature as uncertainty_temperature
 from studies.uncertainty.command import Spec as StudySpec
 from studies.uncertainty.command import problems
-from studies.uncertainty.methods import METHODS, fit, posterior
+from studies.uncertainty.methods import fit, posterior
 from studies.uncertainty.settings import Slabs
 from studies.uncertainty.temperature import Spec, best, folds, held_out, table
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = Spec(data_sets=2, hidden=8, steps=3)
-OF = {method.key: method for method in METHODS}
-
-
-# -- rates, steps and slabs ---------------------------------------------------------------------------
 
 
 def test_slabs_of_width_one_are_the_study():
@@ -30,9 +24,6 @@ def test_slabs_of_width_one_are_the_study():
     study = posterior("lrt").network(6)
     for a, b in zip(own.parameters(), study.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-
-
-# -- the temperature ----------------------------------------------------------------------------------
 
 
 def test_folds_have_equally_many_rows_of_every_class():
