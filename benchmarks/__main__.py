@@ -26,9 +26,10 @@ from benchmarks.plan import IMAGES, PARTS, plan
 from benchmarks.pool import Conditions, run
 from benchmarks.subjects import Task
 from benchmarks.tables import failures, tables
-from studies.provenance import commit, rounded, write_json
+from sparsebnn.app.provenance import commit, rounded
+from studies.runner import write_json
 
-_PAGE = Path("docs/performance.md")
+_PAGE = Path("docs/studies/performance.md")
 _PICTURE = Path("docs/images/scaling.png")
 _FEW = 4
 _COLUMNS = [field.name for field in fields(Task)]

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.pages import filled
-from studies.provenance import commit, device_name, rounded, versions, write_json
+from sparsebnn.app.provenance import commit, device_name, rounded, versions
+from studies.runner import filled, write_json
 
 __all__ = ["fit", "main", "page", "table"]
 
-_PAGE = Path("docs/defaults.md")
+_PAGE = Path("docs/studies/defaults.md")
 _COLUMNS = 50
 # What must hold: rows to seconds and gibibytes above the data.
 LIMITS: dict[int, tuple[float, float | None]] = {100_000: (180.0, 2.0), 200: (15.0, None)}

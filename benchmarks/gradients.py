@@ -79,7 +79,7 @@ def study(n_draws: int = 64, epochs: int = 20, seed: int = 0) -> list[dict[str, 
     The start is the paper's; training is short, at a rate of 0.001. A batch of 100.
     """
     from sparsebnn.io.data import load
-    from studies.paper import cell
+    from studies.tables.paper import cell
 
     digits = load("digits")
     sizes, form = [64, 400, 600, 10], Categorical(10)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import parity
+from sparsebnn.app.provenance import rounded
 from sparsebnn.training import Run
-from studies.provenance import rounded, write_json
+from studies.runner import write_json
 
 __all__ = ["CASES", "block", "first_kink", "line", "main", "parted"]
 

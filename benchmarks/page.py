@@ -1,6 +1,6 @@
-"""Result files to the picture and to docs/performance.md; nothing is measured here.
+"""Result files to the picture and to docs/studies/performance.md; nothing is measured here.
 
-The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :mod:`studies.pages`) are
+The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :func:`studies.runner.filled`) are
 written by this module from the result files of that name; everything else on it is written by hand.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks import kinks, parity
 from benchmarks.tables import Record, scaling_curves, tables
-from studies.pages import renew
-from studies.provenance import COLOURS
+from studies.runner import fill_page
+from studies.style import COLOURS
 
 __all__ = ["KINDS", "block", "draw", "pictured", "read", "refresh"]
 
@@ -50,7 +50,7 @@ def block(records: Mapping[str, Record], kind: str) -> str:
     made += [f"{one['rows']} of the timings earlier: {_made(one)}" for one in record.get("earlier", [])]
     parts = [*made, *(table.markdown() for table in tables(record))]
     if pictured(records) == kind:
-        parts.append("![Milliseconds per step over replicates, width and depth](images/scaling.png)")
+        parts.append("![Milliseconds per step over replicates, width and depth](../images/scaling.png)")
     return "\n\n".join(parts)
 
 
@@ -63,10 +63,10 @@ def read(folder: Path) -> dict[str, Record]:
 def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
     """Write the parts of a page anew."""
     for kind in KINDS:
-        renew(page, block(records, kind), kind)
+        fill_page(page, block(records, kind), kind)
     for part, found in (("parity", parity.blocks(folder)), ("kinks", kinks.block(folder))):
         if found:
-            renew(page, found, part)
+            fill_page(page, found, part)
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:

@@ -28,10 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn import lenet, mlp
+from sparsebnn.app.provenance import commit_and_source, device_name, rounded, versions
 from sparsebnn.nn.networks import initialize
 from sparsebnn.training import Run, Settings, train
 from sparsebnn.training import replicates as stacking
-from studies.provenance import commit_and_source, device_name, rounded, versions, write_json
+from studies.runner import write_json
 
 __all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "difference", "in_double", "made_by", "main"]
 __all__ += ["on_cpu", "record_of", "smooth", "with_activation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.subjects import Task
-from studies.paper import METHODS
+from studies.tables.paper import METHODS
 
 __all__ = ["DEPTHS", "IMAGES", "PARTS", "REPLICATES", "WIDTHS", "plan"]
 

@@ -24,7 +24,7 @@ from sparsebnn.training.batches import Batches
 from sparsebnn.training.engine import Engine
 from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicates import Replicates
-from studies.paper import METHODS, cell
+from studies.tables.paper import METHODS, cell
 
 __all__ = ["DRAWS", "Task", "Subject", "prepare"]
 

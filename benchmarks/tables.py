@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers import PEERS
-from studies.paper import METHODS
+from studies.tables.paper import METHODS
 
 __all__ = ["PAPER_SECONDS", "PUBLISHED_MS", "Rows", "Table", "tables"]
 

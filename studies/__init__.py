@@ -1,34 +1,36 @@
-"""Studies: one module per table, figure or question, run by a command.
+"""Studies: the paper's tables and figures, and the questions they raised; run by ``python -m studies NAME``.
 
-``STUDIES`` lists those that a command reproduces: the module's name and what it shows. Each has a
-``main(argv)`` and also runs as ``python -m studies.<name>``.
+Not part of the installed package. A study is a function ``main(argv)`` that writes ``results/`` and, where it
+has a page, ``docs/studies/``.
 """
 
 __all__ = ["STUDIES"]
 
-STUDIES: dict[str, str] = {
-    "demo": "The main job on embedded data: LBBNN-FLOW on handwritten digits, saved, pictured and explained.",
-    "tables": "Tables 1 and 2 of the paper, its figures beside those in results/.",
-    "table1": "Table 1 of the paper: three data sets, three methods, fully connected networks.",
-    "table2": "Table 2 of the paper: the same with convolutional networks.",
-    "ablations": "What the paper states without showing: z per observation, tanh, MNF.",
-    "densities": "Why these densities: how far the inclusion logits travel.",
-    "frontier": "Beyond the paper: accuracy, density and calibration under the recommended recipe.",
-    "groups": "Sparsity as smaller matrices: inclusions shared by inputs, neurons and filters.",
-    "lbbnn_schedule": "LBBNN's inclusion logits: start and rate chosen on validation rows.",
-    "bound": "Trained ELBOs against exact evidence, on problems small enough to enumerate.",
-    "lrt_gap": "The local reparametrization against drawn weights: where their laws differ.",
-    "table3": "Table 3, figures 3 and 4: variable selection by CS, LBBNN-LRT and LBBNN-FLOW.",
-    "selection_power": "Table 3 with fresh data: TPR, FPR and power by correlation and sample size.",
-    "selection_truth": "Inclusion probabilities of CS, LBBNN-LRT, LBBNN-FLOW and LBBNN against exact ones.",
-    "selection_fdr": "Choices by Bayesian FDR: the realized rate against the one asked for.",
-    "auxiliary_gap": "The auxiliary's shortcut by moments against drawn weights.",
-    "uncertainty": "Predictive uncertainty on five clusters, against the model that generated them.",
-    "uncertainty_temperature": "The temperatures of the study of uncertainty, by cross-validation.",
-    "uncertainty_starts": "The bound behind the study of uncertainty, climbed from other starts.",
-    "image_ood": "Images of another kind: trained on one of MNIST, FMNIST, KMNIST, asked about the others.",
-    "across_devices": "A model saved on one device, loaded on another: the same predictions.",
-    "column_choice": "Which columns the estimators choose, where it is known which matter.",
-    "density_choice": "What the estimators keep when they are asked for a density, and what it costs.",
-    "defaults": "The estimators' defaults beside scikit-learn's, on its bundled data sets.",
+# Name: the module with its ``main`` (or ``module:function``), and what it shows.
+STUDIES: dict[str, tuple[str, str]] = {
+    "demo": ("demo.command", "LBBNN-FLOW on handwritten digits: trained, saved, drawn, explained."),
+    "tables": ("tables.report", "Tables 1 and 2 from results/, next to the paper's figures."),
+    "table1": ("tables.command:table1", "Table 1 of the paper: fully connected networks."),
+    "table2": ("tables.command:table2", "Table 2 of the paper: convolutional networks."),
+    "ablations": ("tables.ablations", "z per observation, tanh, MNF: stated in the paper without figures."),
+    "densities": ("tables.densities", "Why these densities: how far the inclusion logits travel."),
+    "lbbnn_schedule": ("tables.lbbnn_schedule", "LBBNN's inclusion logits: start and rate."),
+    "frontier": ("frontier.command", "Accuracy, density and calibration with the recommended recipe."),
+    "groups": ("frontier.groups", "Sparsity as smaller matrices: inclusions shared by inputs and neurons."),
+    "bound": ("bounds.bound", "Trained ELBOs against exact evidence."),
+    "lrt_gap": ("bounds.lrt_gap", "The local reparametrization against drawn weights."),
+    "auxiliary_gap": ("bounds.auxiliary_gap", "The auxiliary distribution: moments against drawn weights."),
+    "table3": ("selection.table3", "Table 3, figures 3 and 4: variable selection on one data set."),
+    "selection_power": ("selection.power", "TPR, FPR and power by correlation and sample size."),
+    "selection_truth": ("selection.truth", "Inclusion probabilities against exact ones."),
+    "selection_fdr": ("selection.fdr", "Realized false discovery rates of Bayesian FDR control."),
+    "uncertainty": ("uncertainty.command", "Predictive uncertainty on five clusters."),
+    "uncertainty_settings": ("uncertainty.settings", "Rates and slab widths of the uncertainty study."),
+    "uncertainty_temperature": ("uncertainty.temperature", "Its temperatures, by cross-validation."),
+    "uncertainty_starts": ("uncertainty.starts", "Its bound, reached from other starting points."),
+    "image_ood": ("image_ood.command", "Out-of-distribution detection: MNIST, FMNIST, KMNIST."),
+    "across_devices": ("estimators.across_devices", "A model saved on one device, loaded on another."),
+    "column_choice": ("estimators.column_choice", "Which columns the estimators keep, with known truth."),
+    "density_choice": ("estimators.density_choice", "The estimators' target_density and what it costs."),
+    "defaults": ("estimators.defaults", "The estimators' defaults against scikit-learn's."),
 }

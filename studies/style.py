@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from studies.provenance import COLOURS
+__all__ = ["ALARM", "COLOURS", "MAP", "line", "plain"]
 
-__all__ = ["ALARM", "MAP", "line", "plain"]
-
+# Okabe and Ito's palette, distinguishable with every kind of color vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 MAP = "cividis"
 ALARM = COLOURS[5]
 _ORDER = ("lrt", "flow", "dense", "dropout", "ensemble", "plain")
@@ -58,6 +58,6 @@ def line(method: str) -> dict[str, Any]:
     >>> line("lrt")["color"]
     '#0072B2'
     """
-    # A method's other versions look like it: they stand in figures of their own.
+    # Variants of a method share its style: they appear in separate figures.
     at = _ORDER.index(method.split("_")[0])
     return {"color": _COLOURS[at], "linestyle": _DASHES[at]}

@@ -20,7 +20,7 @@ from sparsebnn.io.locking import locked
 from sparsebnn.nn import layers
 from sparsebnn.nn.passes import LocalPass
 from sparsebnn.random.noise import RandomNoise
-from studies.pages import filled
+from studies.runner import filled
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -125,7 +125,7 @@ def test_a_page_is_refreshed_between_its_marks(tmp_path):
 
 def test_the_page_says_what_the_files_say():
     records = page.read(ROOT / "results" / "bench")
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
     assert filled(text, parity.blocks(ROOT / "results" / "bench"), "parity") == text
@@ -513,5 +513,5 @@ def test_without_a_kink_single_precision_stays_near():
 
 
 def test_the_page_has_the_kinks_of_the_file():
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     assert filled(text, kinks.block(ROOT / "results" / "bench"), "kinks") == text

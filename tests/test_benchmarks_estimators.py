@@ -73,7 +73,7 @@ def test_the_page_is_renewed_between_its_marks():
 
 def test_the_page_says_what_the_file_says():
     record = json.loads((ROOT / "results/bench/estimators.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs/defaults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/studies/defaults.md").read_text(encoding="utf-8")
     assert estimators.page(page, record) == page
     for row in record["rows"]:
         seconds, memory = estimators.LIMITS[row["rows"]]

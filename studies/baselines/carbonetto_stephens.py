@@ -1,4 +1,4 @@
-r"""Carbonetto and Stephens' variational inference for spike-and-slab regression (CS), written anew.
+r"""Carbonetto and Stephens' variational inference for spike-and-slab regression (CS), reimplemented.
 
 .. math::
     \beta_j \sim \pi\,\mathcal N(0, v) + (1 - \pi)\,\delta_0, \qquad
@@ -9,8 +9,8 @@ regression, and its accuracy in genetic association studies*, Bayesian Analysis 
 are in :mod:`~studies.baselines.coordinate_ascent`.
 
 With a grid of prior inclusion probabilities the fits are averaged with importance weights,
-:math:`w_g \propto \exp(\text{bound}_g)`, a flat prior over the grid. Start k of seed s draws from a
-generator of its own, seeded s + k: :math:`\alpha` uniform and scaled to sum to 1, :math:`\mu` standard
+:math:`w_g \propto \exp(\text{bound}_g)`, a flat prior over the grid. Start k of seed s has its
+own generator, seeded s + k: :math:`\alpha` uniform and scaled to sum to 1, :math:`\mu` standard
 normal.
 """
 

@@ -91,7 +91,7 @@ class Deterministic(BayesianLayer):
         nn.Module.__init__(self)
         inside = [name for name, part in module.named_modules() if isinstance(part, BayesianLayer)]
         if inside:
-            advice = "Train that network as it is; it has a posterior of its own."
+            advice = "Train that network as it is; it already has a posterior."
             raise invalid("module", "Deterministic", "of plain layers", f"Bayesian ones at {inside}", advice)
         if next(module.parameters(), None) is None:
             raise invalid("module", "Deterministic", "a module with parameters", type(module).__name__)

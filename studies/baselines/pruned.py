@@ -106,7 +106,7 @@ def prune(plain: Deterministic, density: float) -> Pruned:
 
 
 class _Continue(Callback):
-    """Puts every replicate at the weights of its own network, before the first step."""
+    """Start every replicate at the weights of its network, before the first step."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         self.networks = networks

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsebnn.app import cli
+from sparsebnn.app.cli import one_line_errors
 from sparsebnn.app.commands import running, writing
 from sparsebnn.checks import InvalidInput, printable
-from studies.program import one_line_errors
 
 FORMULA = '=HYPERLINK("http://x.example","open me")'
 CODES = "\x1b[2J\x07"

@@ -17,7 +17,7 @@ from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer
-from studies import column_choice
+from studies.estimators import column_choice
 
 FAMILIES = ["spike_slab", "concrete", "gaussian", "flow"]
 
@@ -242,5 +242,5 @@ def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monke
 def test_the_page_says_what_the_results_file_says():
     root = Path(__file__).resolve().parents[2]
     record = json.loads((root / "results/column_choice/column_choice.json").read_text(encoding="utf-8"))
-    text = (root / "docs/defaults.md").read_text(encoding="utf-8")
+    text = (root / "docs/studies/defaults.md").read_text(encoding="utf-8")
     assert column_choice.page(text, record["rows"]) == text

@@ -10,8 +10,8 @@ import torch
 from torch.distributions import Normal
 
 from sparsebnn.random.noise import RandomNoise
-from studies import auxiliary_gap
-from studies.auxiliary_gap import TRAINED_LIKE, Shape, Spec, gap, make_family, one_number
+from studies.bounds import auxiliary_gap
+from studies.bounds.auxiliary_gap import TRAINED_LIKE, Shape, Spec, gap, make_family, one_number
 
 SIGMAS = 4.0
 SQUARE = Shape("3×2", (3, 2))
@@ -91,7 +91,7 @@ def test_quick_study_runs(tmp_path):
     auxiliary_gap.main(["--quick", "--out", str(tmp_path)])
     text = (tmp_path / "results" / "auxiliary_gap" / "auxiliary_gap.json").read_text()
     record = json.loads(text)
-    assert record["provenance"]["command"] == "python -m studies.auxiliary_gap --quick"
+    assert record["provenance"]["command"] == "python -m studies auxiliary_gap --quick"
     assert str(tmp_path) not in text
     settings = {row["setting"] for row in record["rows"]}
     assert {"paper's start", "library's start", "trained-like", "trained on moments"} <= settings

@@ -6,12 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebnn import Settings, density, mlp, predict, train
-from sparsebnn.checks import InvalidInput
-from sparsebnn.likelihoods import Categorical, Gaussian
+from sparsebnn import Settings, predict, train
+from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.passes import LocalPass, MedianPass, PosteriorPass, WeightPass, collect_kl
 from sparsebnn.random.noise import RandomNoise
-from studies.baselines.deterministic import Deterministic, plain_lenet, plain_mlp
+from studies.baselines.deterministic import plain_mlp
 from studies.baselines.dropout import Dropout
 from studies.baselines.ensemble import predict_ensemble
 
@@ -53,20 +52,6 @@ def test_dropout_by_pass():
         assert torch.equal(layer(ones), ones)
 
 
-def test_dropout_outside_a_pass_is_torch_dropout():
-    layer, ones = Dropout(0.5), torch.ones(64, 32)
-    assert 0.0 in layer.train()(ones)
-    assert torch.equal(layer.eval()(ones), ones)
-    with LocalPass(RandomNoise()):
-        assert torch.equal(Dropout(0.0)(ones), ones)
-
-
-def test_dropout_rate_is_checked():
-    with pytest.raises(InvalidInput) as error:
-        Dropout(1.0)
-    assert str(error.value) == "The 'rate' of Dropout must be at least 0 and below 1. Got 1.0 instead."
-
-
 # -- training through the engine ----------------------------------------------------------------------
 
 
@@ -94,11 +79,6 @@ def test_a_replicate_is_the_same_alone_and_among_others(make):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_changes_training():
-    with_mask = fit(plain_mlp([3, 8, 3], dropout=0.5)).history[-1].nll
-    assert with_mask != fit(plain_mlp([3, 8, 3])).history[-1].nll
-
-
 def squares(network):
     return sum(float((p.detach() ** 2).sum()) for p in network.parameters())
 
@@ -115,32 +95,6 @@ def test_prior_std_is_weight_decay():
     strong = fit(plain_mlp([3, 8, 3], prior_std=0.1)).network
     free = fit(plain_mlp([3, 8, 3])).network
     assert squares(strong) < squares(free)
-
-
-def test_density_is_one():
-    assert density(plain_mlp([3, 8, 3])).overall == 1.0
-
-
-def test_a_plain_lenet_trains():
-    images = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    settings = Settings(epochs=1, batch_size=4)
-    run = train(plain_lenet(3, dropout=0.5), (images, torch.tensor([0, 1, 2, 0])), settings=settings,
-                replicates=2, device="cpu", progress=False)  # fmt: skip
-    assert predict(run.network, images, Categorical(3), n_draws=2).probs.shape == (4, 3)
-
-
-def test_messages_of_deterministic():
-    with pytest.raises(InvalidInput) as error:
-        Deterministic(mlp([3, 4, 3]))
-    assert str(error.value) == (
-        "The 'module' of Deterministic must be of plain layers. Got Bayesian ones at ['0', '2'] instead. "
-        "Train that network as it is; it has a posterior of its own."
-    )
-    with pytest.raises(InvalidInput) as error:
-        Deterministic(nn.ReLU())
-    assert str(error.value) == (
-        "The 'module' of Deterministic must be a module with parameters. Got ReLU instead."
-    )
 
 
 # -- prediction ---------------------------------------------------------------------------------------
@@ -192,17 +146,3 @@ def test_an_ensemble_is_the_mixture_of_its_members():
     torch.testing.assert_close(found.outputs, torch.stack([m(X).detach() for m in members]).mean(0))
     assert found.n_draws == 4
     assert float(found.mutual_information.mean()) > 0.0
-
-
-def test_messages_of_an_ensemble():
-    with pytest.raises(InvalidInput) as error:
-        predict_ensemble([], X, Categorical(3))
-    assert str(error.value) == (
-        "The 'networks' of predict_ensemble must be at least one network. Got none instead."
-    )
-    with pytest.raises(InvalidInput) as error:
-        predict_ensemble([plain_mlp([3, 1])], X, Gaussian())
-    assert str(error.value) == (
-        "The 'likelihood' of predict_ensemble must be Categorical or Bernoulli, whose probabilities can be "
-        "averaged. Got Gaussian instead."
-    )

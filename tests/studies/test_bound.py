@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import math
 
@@ -20,15 +18,15 @@ from sparsebnn.init import Normal as NormalStart
 from sparsebnn.nn.passes import WeightPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer, RandomNoise
 from sparsebnn.training import Objective
-from studies import bound
-from studies.bound_estimates import (
+from studies.bounds import bound
+from studies.bounds.estimates import (
     elbo,
     information,
     layer_of,
     marginal_bounds,
     noise_blocks,
 )
-from studies.exact_regression import (
+from studies.bounds.exact_regression import (
     Regression,
     exact_posterior,
     gaussian_optimum,
@@ -84,27 +82,6 @@ def test_evidence_of_one_input_by_adaptive_quadrature():
     assert float(truth.inclusion[0]) == pytest.approx(0.3 * included / evidence, abs=1e-6)
 
 
-def test_evidence_of_two_inputs_by_summing_over_a_grid():
-    """For a smooth integrand that dies away at the ends the trapezoid rule is exact to rounding."""
-    data = problem(2)
-    x, y = data.x.numpy(), data.y.numpy()
-    nodes = np.linspace(-7.0, 7.0, 91)
-    masses = density(nodes, 0.0, 1.0) * (nodes[1] - nodes[0])
-    b = data.bias_std * nodes[:, None, None, None]
-    w1, w2 = data.slab_std * nodes[None, :, None, None], data.slab_std * nodes[None, None, :, None]
-    evidence, inclusion = 0.0, np.zeros(2)
-    for gamma in itertools.product((0, 1), repeat=2):
-        effect = b + gamma[0] * w1 * x[:, 0] + gamma[1] * w2 * x[:, 1]
-        given = density(y, effect, data.noise_std).prod(-1)
-        prior = np.prod([0.3 if g else 0.7 for g in gamma])
-        term = prior * np.einsum("ijk,i,j,k->", given, masses, masses, masses)
-        evidence += term
-        inclusion += term * np.array(gamma)
-    truth = exact_posterior(data)
-    assert truth.log_evidence == pytest.approx(math.log(evidence), abs=1e-8)
-    np.testing.assert_allclose(truth.inclusion.numpy(), inclusion / evidence, atol=1e-8)
-
-
 def test_dense_evidence_is_a_gaussian_density_and_the_limit_of_certain_inclusion():
     data = problem(5, rows=12)
     x = data.x.numpy()
@@ -114,24 +91,6 @@ def test_dense_evidence_is_a_gaussian_density_and_the_limit_of_certain_inclusion
     assert truth.log_evidence_dense == pytest.approx(expected, abs=1e-9)
     assert truth.log_evidence == pytest.approx(expected, abs=1e-9)
     assert torch.allclose(truth.inclusion, torch.ones(5, dtype=torch.float64), atol=1e-9)
-
-
-def test_posterior_over_structures_obeys_the_sum_rules():
-    truth = exact_posterior(problem(6, rows=15))
-    structures = {tuple(row) for row in truth.structures.tolist()}
-    assert len(structures) == 64
-    assert float(truth.probs.sum()) == pytest.approx(1.0, abs=1e-12)
-    by_count = [float(truth.probs[truth.structures.sum(1) == k].sum()) for k in range(7)]
-    expected_count = sum(k * mass for k, mass in enumerate(by_count))
-    assert float(truth.inclusion.sum()) == pytest.approx(expected_count, abs=1e-12)
-    assert truth.exactly_one == pytest.approx(by_count[1], abs=1e-15)
-
-
-def test_twin_inputs_have_the_same_inclusion_probability():
-    data = problem(4)
-    twins = torch.cat([data.x[:, :1], data.x[:, :1], data.x[:, 1:3]], dim=1)
-    inclusion = exact_posterior(Regression(twins, data.y, 0.8, 0.3, 1.3, 0.7)).inclusion
-    assert float(inclusion[0]) == pytest.approx(float(inclusion[1]), abs=1e-12)
 
 
 def test_gaussian_optimum_is_the_evidence_less_the_divergence_from_the_posterior():
@@ -339,27 +298,3 @@ def test_quick_study_holds_every_theorem(quick):
     }
     assert sum(row["above_evidence"] for row in record["rows"]) == 0
     assert_theorems(record["rows"], sigmas=3.0)
-
-
-def test_the_theorems_hold_with_eight_inputs():
-    """The quick study has four inputs, the full one six; here all 256 structures of eight."""
-    wide = bound.Design("which one", 0.95, (0.5, 0.5, *(0.0,) * 6))
-    rows = bound.run(dataclasses.replace(bound.Spec.quick(), designs=(wide,)))
-    assert sum(row["above_evidence"] for row in rows) == 0
-    assert_theorems(rows, sigmas=3.0)
-
-
-def test_result_file_says_where_it_comes_from(quick):
-    text = (quick / "results" / "bound" / "bound.json").read_text()
-    provenance = json.loads(text)["provenance"]
-    assert provenance["command"] == "python -m studies.bound --quick"
-    assert {"commit", "versions", "seeds", "device", "seconds"} <= provenance.keys()
-    assert str(quick) not in text
-    picture = (quick / "docs" / "images" / "bound.png").stat().st_size
-    assert 5_000 < picture < 150_000
-
-
-@pytest.mark.slow
-def test_full_study_holds_every_theorem():
-    """300 trained bounds at 3 standard errors: the theorems are one-sided, so slack is rarely needed."""
-    assert_theorems(bound.run(bound.Spec()), sigmas=3.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from sparsebnn.checks import InvalidInput
 from sparsebnn.io.data.columns import standardised
 from studies.baselines import CarbonettoStephens
 from studies.baselines.coordinate_ascent import Ascent, Problem
+from studies.bounds.exact_regression import Regression, exact_posterior, spike_slab_optimum
 from studies.data.logistic import simulate_logistic
-from studies.exact_regression import Regression, exact_posterior, spike_slab_optimum
 
 
 def orthogonal(rows=64, p=6, seed=0):
@@ -171,42 +169,6 @@ def test_starts_are_reproducible_and_do_not_depend_on_their_number():
     assert many.bound_ == many.bound_starts_.max()
 
 
-def test_fitted_noise_and_slab_are_near_those_that_made_the_data():
-    rng = np.random.default_rng(2)
-    x = rng.standard_normal((800, 100))
-    beta = np.where(rng.random(100) < 0.5, 2.0 * rng.standard_normal(100), 0.0)
-    y = 1.0 + x @ beta + 0.5 * rng.standard_normal(800)
-    options = {"likelihood": "gaussian", "inclusion_prob": 0.5, "fit_slab": True, "fit_noise": True}
-    model = CarbonettoStephens(**options).fit(x, y)
-    included = int((beta != 0).sum())
-    assert model.slab_std_ == pytest.approx(2.0, abs=4 * 2.0 / math.sqrt(2 * included))
-    assert model.noise_std_ == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(2 * 700))
-
-
-def test_largest_sweep_count_is_told():
-    x, rng = correlated()
-    y = classes(x, np.ones(6), rng)
-    model = CarbonettoStephens(max_sweeps=2).fit(x, y)
-    assert model.sweeps_.item() == 2
-    assert not model.converged_.item()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fit_slab", [False, True])
-def test_five_thousand_inputs_in_under_a_minute(fit_slab):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((1000, 5000))
-    beta = np.zeros(5000)
-    beta[:10] = 1.0
-    y = classes(x, beta, rng)
-    began = time.perf_counter()
-    model = CarbonettoStephens(inclusion_prob=0.002, fit_slab=fit_slab).fit(x, y)
-    assert time.perf_counter() - began < 60.0
-    assert model.converged_.all()
-    assert (model.inclusion_[:10] > 0.9).all()
-    assert (model.inclusion_[10:] < 0.5).all()
-
-
 # --- predictions -------------------------------------------------------------------------------------
 
 
@@ -256,59 +218,6 @@ def data(rows=60, p=4):
     return x, classes(x, np.array([2.0] + [0.0] * (p - 1)), rng)
 
 
-def complaint(x, y, **options):
-    with pytest.raises(InvalidInput) as error:
-        CarbonettoStephens(**options).fit(x, y)
-    return str(error.value)
-
-
-def test_constant_columns_are_named():
-    x, y = data()
-    x[:, 2] = 3.0
-    assert complaint(x, y) == (
-        "The 'x' of CarbonettoStephens must be free of constant columns. Got 'x3' instead. "
-        "Drop them: the intercept already stands for a constant."
-    )
-
-
-def test_single_class():
-    x, _ = data()
-    assert complaint(x, np.ones(60)) == (
-        "The 'y' of CarbonettoStephens must be of both classes. Got only 1 instead. "
-        "With a single class there is nothing to tell apart."
-    )
-
-
-def test_other_labels_and_text_targets():
-    x, _ = data()
-    assert "must be 0 or 1. Got values such as [1.0, 2.0] instead." in complaint(x, np.tile([1, 2], 30))
-    assert "must be a vector of numbers. Got <U3" in complaint(x, np.tile(["yes", "no"], 30))
-
-
-def test_missing_values_are_counted_and_placed():
-    x, y = data()
-    x[3, 1] = np.nan
-    x[5, 3] = np.inf
-    assert "Got 2 missing or infinite values in 'x2', 'x4' instead." in complaint(x, y)
-    y[0] = np.nan
-    assert "Got 1 missing or infinite values instead. Drop those rows first." in complaint(data()[0], y)
-
-
-def test_text_columns_are_refused():
-    x, y = data()
-    assert "must be numeric. Got an array of <U32 instead." in complaint(x.astype(str), y)
-
-
-def test_options_are_checked_before_work():
-    x, y = data()
-    assert "'inclusion_prob' of CarbonettoStephens must be strictly" in complaint(x, y, inclusion_prob=1.0)
-    assert "The 'slab_std' of CarbonettoStephens must be positive" in complaint(x, y, slab_std=-1.0)
-    assert "Did you mean 'bernoulli'?" in complaint(x, y, likelihood="bernouli")
-    assert "as long as 'x' (60 rows)" in complaint(x, y[:-1])
-    message = complaint(x, np.ones(60), likelihood="gaussian", fit_noise=True)
-    assert "must be different from row to row. Got 1.0 everywhere instead." in message
-
-
 def test_duplicated_columns_are_fitted_with_a_warning():
     x, y = data(rows=200)
     x = np.column_stack([x, x[:, 0]])
@@ -328,34 +237,3 @@ def test_separated_classes_have_finite_coefficients(fit_slab):
     assert np.isfinite(model.bound_)
     assert model.inclusion_[0] > 0.99
     assert (model.inclusion_[1:] < 0.5).all()
-
-
-def test_more_inputs_than_rows():
-    x, y = data(rows=80, p=300)
-    x[:, 0] *= 3.0
-    model = CarbonettoStephens(inclusion_prob=0.01, slab_std=2.0).fit(x, y)
-    assert model.inclusion_[0] > 0.9
-    assert model.inclusion_[1:].mean() < 0.05
-
-
-def test_prediction_wants_the_fitted_columns():
-    x, y = data()
-    model = CarbonettoStephens()
-    with pytest.raises(InvalidInput, match="must be called before predict"):
-        model.predict(x)
-    model.fit(x, y)
-    with pytest.raises(InvalidInput, match=r"must be of the 4 columns of the fit. Got 3 columns"):
-        model.predict(x[:, :3])
-
-
-def test_leaps_save_sweeps_and_end_where_plain_ascent_ends(monkeypatch):
-    """A slab that is fitted creeps; with leaps the same starts reach the same modes sooner."""
-    design = simulate_logistic(300, seed=2)
-    x, y = standardised(design.x), design.y
-    options = {"fit_slab": True, "restarts": 4, "tolerance": 1e-7}
-    fast = CarbonettoStephens(**options).fit(x, y)
-    monkeypatch.setattr("studies.baselines.carbonetto_stephens._CREEPING", -1.0)
-    plain = CarbonettoStephens(**options).fit(x, y)
-    assert fast.sweeps_.sum() < 0.7 * plain.sweeps_.sum()
-    np.testing.assert_allclose(fast.inclusion_starts_, plain.inclusion_starts_, atol=0.02)
-    assert (fast.bound_starts_ > plain.bound_starts_ - 0.01).all()

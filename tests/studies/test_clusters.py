@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from studies.data.clusters import Scaling, five_clusters, positive_factor
+from studies.data.clusters import five_clusters
 
 PUBLISHED = {
     1: [[0.0, 3.0], [3.0, 0.0]],
@@ -37,12 +37,6 @@ def test_they_are_what_the_legacy_sampler_draws_from(k):
     assert (np.abs(products.mean(0) - expected) < 4.0 * error).all()
 
 
-def test_positive_factor():
-    a = torch.tensor(PUBLISHED[3], dtype=torch.float64)
-    factor = positive_factor(a)
-    np.testing.assert_allclose(factor @ factor, a.mT @ a, atol=1e-12)
-
-
 def test_density_and_probabilities():
     clusters = five_clusters()
     x = 12.0 * torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -65,12 +59,3 @@ def test_samples_have_the_moments_and_the_seed_decides():
         assert bool(((products.mean(0) - clusters.covariances[k]).abs() < 4.0 * error).all())
     assert torch.equal(clusters.sample(3, 7)[0], clusters.sample(3, 7)[0])
     assert not torch.equal(clusters.sample(3, 7)[0], clusters.sample(3, 8)[0])
-
-
-def test_scaling():
-    x = five_clusters().sample(10, 0)[0]
-    scaling = Scaling.of(x)
-    inside = scaling.apply(x)
-    assert inside.min(0).values.tolist() == [0.0, 0.0]
-    assert inside.max(0).values.tolist() == [1.0, 1.0]
-    np.testing.assert_allclose(scaling.invert(inside), x, atol=1e-12)

@@ -11,8 +11,8 @@ import torch
 from sparsebnn.init import Uniform
 from sparsebnn.training import Settings
 from sparsebnn.training.settings import Steps
-from studies import ablations, densities, pages, tables
-from studies.paper import cell
+from studies.tables import ablations, densities
+from studies.tables.paper import cell
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +35,7 @@ def test_travel_sums_the_rates_of_the_logits():
     assert densities.travel(cell("lenet", "lrt").settings, 600) == pytest.approx(600 * 1e-4 * (80 + 8 + 0.9))
 
 
+@pytest.mark.slow
 def test_the_small_study_and_its_picture(tmp_path, capsys):
     densities.main(["--quick", "--out", str(tmp_path)])
     content = json.loads((tmp_path / "results" / "densities" / "densities.json").read_text())
@@ -47,26 +48,6 @@ def test_the_small_study_and_its_picture(tmp_path, capsys):
     before = picture.stat().st_mtime_ns
     densities.main(["--quick", "--draw", "--out", str(tmp_path)])
     assert picture.stat().st_mtime_ns > before
-
-
-def test_the_page_shows_what_the_file_says():
-    rows = json.loads((ROOT / "results" / "densities" / "densities.json").read_text())["rows"]
-    page = (ROOT / "docs" / "densities.md").read_text(encoding="utf-8")
-    assert pages.filled(page, densities.markdown(rows, ROOT / "results")) == page, (
-        "run: sparsebnn reproduce densities --draw"
-    )
-
-
-def test_the_picture_draws_what_results_there_are(tmp_path):
-    history = [{"epoch": e, "density": 0.4 - 0.01 * e, "accuracy_median": 0.9} for e in range(5)]
-    path = tmp_path / "table1" / "mnist-lrt.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"history": history}))
-    rows = [{"start": [0.0, 1.0], "travel": 1.0, "density": 0.5, "accuracy_median": 0.5}]
-    densities.draw(rows, tmp_path, tmp_path / "with.png")
-    path.unlink()
-    densities.draw(rows, tmp_path, tmp_path / "without.png")
-    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
 
 
 def test_the_ablations_change_one_thing_each():
@@ -86,12 +67,6 @@ def test_the_ablations_change_one_thing_each():
     assert mnf.cell.network()[0].family == "mnf"
 
 
-def test_the_ablations_page_shows_what_the_results_say():
-    page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
-    section = tables.pipes(ablations._HEAD, ablations.rows(ROOT / "results")) + "\n"
-    assert pages.filled(page, section) == page, "run: sparsebnn reproduce ablations --write docs/ablations.md"
-
-
 def test_an_ablation_beside_its_baseline(tmp_path):
     def store(study, stem, accuracy, density):
         rows = [{"accuracy_median": accuracy, "accuracy_average": accuracy + 0.01, "density": density}] * 10
@@ -105,23 +80,3 @@ def test_an_ablation_beside_its_baseline(tmp_path):
     assert base[1:3] == ["98.00 / 98.00 / 98.00", "0.350"]
     assert ours[2:6] == ["1", "+0.50", "+0.50 to +0.50", "99.50 / 99.50 / 99.50"]
     assert published[5] == "99.30"
-
-
-def test_an_ablation_runs(tmp_path):
-    words = [
-        "--quick",
-        "--epochs",
-        "1",
-        "--draws",
-        "2",
-        "--trace",
-        "0",
-        "--replicates",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    ablations.main([*words, "--cases", "tanh", "--out", str(tmp_path), "--runs", str(tmp_path / "runs")])
-    content = json.loads((tmp_path / "results" / "ablations" / "digits-fc-tanh.json").read_text())
-    assert content["settings"]["family_options"]["squash"] == "tanh"
-    assert "--cases tanh" in content["command"]

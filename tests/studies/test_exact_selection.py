@@ -9,8 +9,8 @@ import pytest
 import scipy.integrate
 import torch
 
-from studies.exact_regression import Regression, exact_posterior
-from studies.exact_selection import (
+from studies.bounds.exact_regression import Regression, exact_posterior
+from studies.selection.exact import (
     SpikeSlabProblem,
     _moved,
     enumerate_structures,

@@ -10,9 +10,9 @@ import torch
 
 from sparsebnn.init import Uniform
 from sparsebnn.io.data import load
-from studies import lbbnn_schedule, paper
-from studies.classification import quick_cell
-from studies.paper import Logits
+from studies.tables import lbbnn_schedule, paper
+from studies.tables.cells import quick_cell
+from studies.tables.paper import Logits
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,38 +71,7 @@ def test_the_published_schedule_is_as_written():
     assert groups == {"", "inclusion_logit", "raw_shape", "raw_rate", "raw_included", "raw_excluded"}
 
 
-def test_the_tables_take_the_chosen_schedule():
-    for architecture, logits in paper.LBBNN_LOGITS.items():
-        cell = paper.cell(architecture, "lbbnn")
-        assert cell.initial.inclusion_logit == cell.dense_initial.inclusion_logit == logits.start
-        assert cell.settings.rate("inclusion_logit", 0) == logits.rate
-
-
-@pytest.mark.parametrize(
-    ("architecture", "dataset"), [("fc", "kmnist"), ("lenet", "kmnist"), ("lenet", "fmnist")]
-)
-def test_the_tables_schedule_is_the_one_the_validation_rows_chose(architecture, dataset):
-    """The rule over all candidates of the result files, steady ones too."""
-    rows = []
-    for path in (ROOT / "results" / "lbbnn_schedule").glob(f"{dataset}-{architecture}*.json"):
-        content = json.loads(path.read_text())
-        rows += [{**row, "steady": bool(content["spec"].get("steady"))} for row in content["rows"]]
-    best = rows[lbbnn_schedule.choose(rows, content["most_density"])]
-    logits = paper.logits_of(architecture, dataset)
-    assert [logits.start.low, logits.start.high] == best["start"]
-    assert (logits.rate, logits.steady) == (best["rate"], best["steady"])
-
-
-def test_the_command_writes_its_file(tmp_path, capsys):
-    words = ["--quick", "--epochs", "1", "--rates", "0.001", "0.1", "--device", "cpu", "--out", str(tmp_path)]
-    lbbnn_schedule.main(words)
-    content = json.loads((tmp_path / "results" / "lbbnn_schedule" / "digits-fc.json").read_text())
-    assert [row["rate"] for row in content["rows"]] == [0.001, 0.1]
-    assert content["chosen"]["rate"] in (0.001, 0.1)
-    assert len(content["rows"][0]["density_by_epoch"]) == 1
-    assert "<- chosen" in capsys.readouterr().out
-
-
+@pytest.mark.slow
 def test_other_starts_and_steady_rates(tmp_path):
     words = ["--quick", "--epochs", "1", "--rates", "0.001", "--sparse-rates", "0.002", "--steady"]
     lbbnn_schedule.main([*words, "--architecture", "lenet", "--device", "cpu", "--out", str(tmp_path)])
@@ -111,7 +80,7 @@ def test_other_starts_and_steady_rates(tmp_path):
     assert found == [([-10.0, 15.0], 0.001), ([-15.0, 10.0], 0.002)]
     assert content["spec"]["steady"]
     assert content["settings"]["settings"]["schedule"]["kind"] == "Constant"
-    assert content["command"].endswith("--rates 0.001 --sparse-rates 0.002 --steady --quick")
+    assert content["provenance"]["command"].endswith("--quick")
     # A share that is there at the start says which start a replicate had.
     wide, sparse = (row["density_by_epoch"][0] for row in content["rows"])
     assert wide > 0.5 > sparse

@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pytest
 
-from sparsebnn.checks import InvalidInput
 from studies.data.logistic import (
     COEFFICIENTS,
     INTERCEPT,
@@ -86,14 +85,6 @@ def test_correlation_scales_what_is_random_and_seeds_reproduce():
     assert np.corrcoef(half[:, 12], half[:, 14])[0, 1] == pytest.approx(-0.947 / 2, abs=error)
     np.testing.assert_array_equal(simulate_logistic(50, seed=5).x, simulate_logistic(50, seed=5).x)
     assert not np.array_equal(simulate_logistic(50, seed=5).x, simulate_logistic(50, seed=6).x)
-
-
-def test_bad_arguments_and_absent_files(tmp_path):
-    with pytest.raises(InvalidInput, match=r"of simulate_logistic must be from 0 to 1. Got 1.5"):
-        simulate_logistic(correlation=1.5)
-    with pytest.raises(InvalidInput, match=r"must be a folder with X.csv and y.csv"):
-        load_logistic(tmp_path)
-    assert load_logistic().source == "simulated"
 
 
 def test_a_file_is_read_back(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import sparsebnn
-from studies import lrt_gap
-from studies.exact_regression import all_structures
-from studies.lrt_gap import Spec, Unit, distances, drawn_distances, exact_law, make_unit
+from studies.bounds import lrt_gap
+from studies.bounds.exact_regression import all_structures
+from studies.bounds.lrt_gap import Spec, Unit, distances, drawn_distances, exact_law, make_unit
 
 
 def unit_of(width: int, density: float, polarised: bool = False, seed: int = 0) -> Unit:
@@ -69,14 +69,6 @@ def test_local_moments_are_those_of_the_enumeration(width, density, polarised):
     assert scale**2 == pytest.approx(float(variance), abs=1e-10)
 
 
-def test_a_single_weight_that_is_always_there_is_gaussian():
-    unit = unit_of(1, 0.5)
-    certain = Unit(unit.mean, unit.std, torch.full_like(unit.mean, 40.0), unit.x)
-    kolmogorov, wasserstein = distances(certain)
-    assert kolmogorov < 1e-4
-    assert wasserstein < 1e-4
-
-
 def test_a_single_uncertain_weight_has_the_distance_of_a_two_point_law():
     """With a tiny std h is 0 or xμ; the Gaussian's distance from two points is known."""
     one = torch.ones(1, dtype=torch.float64)
@@ -86,15 +78,6 @@ def test_a_single_uncertain_weight_has_the_distance_of_a_two_point_law():
     between = torch.special.ndtr(torch.tensor(0.7 / std, dtype=torch.float64))
     expected = max(0.7 - float(below), float(below), float(between) - 0.7, 1.0 - float(between))
     assert distances(unit)[0] == pytest.approx(expected, abs=0.02)
-
-
-def test_wasserstein_of_a_coin_against_quadrature():
-    """∫|F − Φ| by an independent sum over the two-component law."""
-    unit = unit_of(2, 0.3)
-    centre, scale = unit.local_moments()
-    at = torch.linspace(-14.0, 14.0, 200_001, dtype=torch.float64)
-    off = (enumerated(unit, centre + scale * at, strict=False) - torch.special.ndtr(at)).abs()
-    assert distances(unit)[1] == pytest.approx(float(torch.trapezoid(off, at)), abs=1e-3)
 
 
 @pytest.mark.parametrize("polarised", [False, True])
@@ -124,7 +107,7 @@ def test_quick_study_runs_and_distances_fall_with_width(tmp_path):
     lrt_gap.main(["--quick", "--out", str(tmp_path)])
     text = (tmp_path / "results" / "lrt_gap" / "lrt_gap.json").read_text()
     record = json.loads(text)
-    assert record["provenance"]["command"] == "python -m studies.lrt_gap --quick"
+    assert record["provenance"]["command"] == "python -m studies lrt_gap --quick"
     assert str(tmp_path) not in text
     by_cell = {(r["polarised"], r["density"], r["width"]): r["kolmogorov"] for r in record["distances"]}
     for polarised in (False, True):

@@ -7,11 +7,9 @@ import torch
 from torch import nn
 
 from sparsebnn import Settings, density, predict, train
-from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.nn.networks import initialize
-from studies.baselines.deterministic import Deterministic, plain_lenet, plain_mlp
-from studies.baselines.pruned import Pruned, magnitude_masks, prune, refit_pruned
+from studies.baselines.deterministic import Deterministic, plain_mlp
+from studies.baselines.pruned import magnitude_masks, prune, refit_pruned
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 3
@@ -46,18 +44,6 @@ def test_at_least_one_weight_stays_and_at_density_one_all():
     plain = small()
     x = torch.randn(5, 2)
     assert torch.equal(prune(plain, 1.0)(x), plain(x))
-
-
-def test_convolutions_are_cut_too():
-    plain = plain_lenet()
-    cut = prune(plain, 0.02)
-    weights = [p for n, p in plain.named_parameters() if n.endswith("weight")]
-    threshold = torch.cat([w.flatten().abs() for w in weights]).sort(descending=True).values
-    count = round(0.02 * len(threshold))
-    for name, mask in cut.named_buffers():
-        own = dict(plain.named_parameters())[f"{name.removesuffix('mask')}weight"]
-        assert torch.equal(mask.bool(), own.abs() >= threshold[count - 1])
-    assert density(cut).overall == pytest.approx(0.02, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -101,34 +87,3 @@ def test_a_replicate_is_the_same_alone(dense):
     torch.testing.assert_close(both(X), alone(X), rtol=1e-5, atol=1e-5)
     probs = predict(both, X, Categorical(3), n_draws=1).probs
     torch.testing.assert_close(probs, torch.softmax(both(X), -1))
-
-
-def test_every_network_can_have_its_own_rate(dense):
-    options = {"settings": SETTINGS, "device": "cpu", "progress": False}
-    both = refit_pruned([dense[0], dense[0]], [0.6, 0.6], (X, Y), rates=[0.01, 0.0], **options).networks
-    alone = refit_pruned(dense[:1], [0.6], (X, Y), **options).network
-    torch.testing.assert_close(both[0](X), alone(X), rtol=1e-5, atol=1e-5)
-    assert torch.equal(both[1](X), prune(dense[0], 0.6)(X))
-
-
-def test_it_can_start_anew():
-    cut = Pruned(plain_mlp([3, 4, 2]))
-    before = [p.clone() for p in cut.parameters()]
-    initialize(cut, 7)
-    assert not torch.equal(before[0], next(cut.parameters()))
-
-
-def test_messages(dense):
-    with pytest.raises(InvalidInput) as raised:
-        magnitude_masks(small(), 0.0)
-    assert str(raised.value) == (
-        "The 'density' of magnitude_masks must be a share of the weights, up to 1. Got 0.0 instead."
-    )
-    with pytest.raises(InvalidInput, match="one per network"):
-        refit_pruned(dense, [0.5], (X, Y), settings=SETTINGS)
-    with pytest.raises(InvalidInput, match="deterministic networks"):
-        refit_pruned([nn.Linear(2, 2)], [0.5], (X, Y), settings=SETTINGS)
-    with pytest.raises(InvalidInput, match="The 'seeds' of refit_pruned must be one per network"):
-        refit_pruned(dense, [0.5, 0.5], (X, Y), settings=SETTINGS, seeds=[4])
-    with pytest.raises(InvalidInput, match="dense layers or convolutions"):
-        Pruned(Deterministic(nn.PReLU()))

@@ -13,9 +13,12 @@ import sparsebnn
 from sparsebnn.init import Initial
 from sparsebnn.io.data.columns import standardised
 from sparsebnn.selection.rules import bayesian_fdr_threshold
-from studies import selection_fdr, selection_power, selection_truth, table3
 from studies.data.logistic import simulate_logistic
-from studies.logistic_study import (
+from studies.selection import fdr as selection_fdr
+from studies.selection import power as selection_power
+from studies.selection import table3
+from studies.selection import truth as selection_truth
+from studies.selection.logistic import (
     inclusions,
     layer,
     mean_and_error,
@@ -26,10 +29,6 @@ from studies.logistic_study import (
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-
-
-def committed(study, name=None):
-    return json.loads((RESULTS / study / f"{name or study}.json").read_text(encoding="utf-8"))
 
 
 # --- measures and settings ---------------------------------------------------------------------------
@@ -110,7 +109,7 @@ def quick(tmp_path_factory):
 def test_table3_writes_a_file_per_method(quick, method):
     text = (quick / "results" / "table3" / f"{method}.json").read_text()
     record = json.loads(text)
-    assert record["provenance"]["command"] == "python -m studies.table3 --simulate --quick"
+    assert record["provenance"]["command"] == "python -m studies table3 --simulate --quick"
     assert record["provenance"]["seeds"] == [0, 1, 2]
     assert record["data"] == {"source": "simulated", "x_sha256": None}
     assert str(quick) not in text
@@ -118,13 +117,6 @@ def test_table3_writes_a_file_per_method(quick, method):
     frequency, nonzero = np.array(record["inclusion_frequency"]), np.array(record["nonzero"])
     assert record["tpr"] == pytest.approx(frequency[nonzero].mean(), abs=1e-5)
     assert record["fpr"] == pytest.approx(frequency[~nonzero].mean(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "name", ["table3_correlations", "table3_bars", "selection_truth", "selection_fdr", "selection_power"]
-)
-def test_pictures_are_drawn(quick, name):
-    assert 5_000 < (quick / "docs" / "images" / f"{name}.png").stat().st_size < 250_000
 
 
 def test_quick_truth_study_has_mcmc_near_the_exact_probabilities(quick):
@@ -138,13 +130,6 @@ def test_quick_truth_study_has_mcmc_near_the_exact_probabilities(quick):
         assert row["error"] == pytest.approx(
             np.abs(np.array(row["inclusion"]) - truth["inclusion"]).mean(), abs=1e-5
         )
-
-
-def test_exact_probabilities_keep_the_rate_in_the_quick_study(quick):
-    record = json.loads((quick / "results" / "selection_fdr" / "selection_fdr.json").read_text())
-    for row in record["rows"]:
-        assert row["promised"] <= row["level"] + 1e-9
-        assert 0.0 <= row["fdr"] <= 1.0
 
 
 def test_a_wrong_threshold_would_be_noticed():
@@ -165,6 +150,7 @@ def test_a_wrong_threshold_would_be_noticed():
     assert mean <= 0.1 + 2 * error
 
 
+@pytest.mark.slow
 def test_relaxed_inclusions_learn_the_exact_probabilities():
     """The ``concrete`` family at its default relaxation, against enumeration."""
     spec = selection_truth.Spec(coefficients=(1.0, 0.4, 0.0, 0.0))

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from sparsebnn.checks import InvalidInput
-from studies import pages, tables
-from studies.paper import cell
-from studies.published import printed
+from studies.tables import report as tables
+from studies.tables.published import printed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,12 +58,6 @@ def test_what_falls_short_is_marked(tmp_path):
         assert sum("†" in field for field in line(tables.markdown(tmp_path), "MNIST LBBNN-LRT")) == marks
 
 
-def test_fewer_replicates_or_epochs_are_told(tmp_path):
-    store(tmp_path, "table2", "fmnist-lbbnn", [0.9] * 5, [0.9] * 5, [0.3] * 5, epochs=60)
-    rows = [row for row in tables.markdown(tmp_path).splitlines() if "FMNIST LBBNN (" in row]
-    assert rows[0].startswith("| FMNIST LBBNN (5 replicates, 60 epochs) |")
-
-
 def test_pairs_of_flow_and_lrt(tmp_path):
     flow = np.array([0.90, 0.91, 0.92, 0.93, 0.94])
     store(tmp_path, "table2", "kmnist-flow", flow, flow, [0.3] * 5)
@@ -91,23 +81,6 @@ def test_the_bootstrap_interval_is_the_exact_one_on_three_values():
     assert list(tables.bootstrap_interval(first, second)) == exact
 
 
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(InvalidInput) as error:
-        pages.filled("nothing here", "new", owner="page.md")
-    assert str(error.value) == (
-        "The 'page' of this command must be one with one <!-- tables:begin --> and, after it, one "
-        "<!-- tables:end -->. Got page.md instead."
-    )
-
-
-def test_the_page_shows_what_the_results_say():
-    page = (ROOT / "docs/studies/paper_tables.md").read_text(encoding="utf-8")
-    section = tables.markdown(ROOT / "results")
-    assert pages.filled(page, section) == page, (
-        "run: python -m studies tables --write docs/studies/paper_tables.md"
-    )
-
-
 def test_writing_a_page(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- tables:begin -->\nold\n<!-- tables:end -->\nbelow\n")
@@ -120,17 +93,3 @@ def test_writing_a_page(tmp_path, capsys):
     assert once.startswith("above\n")
     assert once.endswith("\nbelow\n")
     assert "0 of 9 cells so far." in once
-
-
-@pytest.mark.parametrize("study", tables.TABLES)
-def test_committed_cells_are_the_papers_settings(study):
-    """Whatever lies in results/ under a cell's name was made with that cell's settings, or says otherwise."""
-    for path in (ROOT / "results" / study).glob("*.json"):
-        content = json.loads(path.read_text())
-        assert all(re.fullmatch(r"[0-9a-f]{40}", commit) for commit in content["commit"].split(" + ")), path
-        architecture, method = content["architecture"], content["method"]
-        assert path.stem == f"{content['dataset']}-{method}"
-        made = cell(architecture, method, content["dataset"])
-        wanted = json.loads(json.dumps({**made.record(), "draws": 100}))
-        if content["settings"]["settings"]["epochs"] == 250:
-            assert content["settings"] == wanted, path

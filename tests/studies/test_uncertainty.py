@@ -1,8 +1,7 @@
-"""experiments/uncertainty.py: the quick study end to end, its measures and its statements."""
+"""The uncertainty study: the quick version end to end, its data, its measures."""
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,14 @@ import torch
 from scipy import stats
 
 import sparsebnn
-from sparsebnn.checks import InvalidInput
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import ClassPrediction
-from studies import uncertainty, uncertainty_figures, uncertainty_starts
 from studies.data.clusters import five_clusters
-from studies.uncertainty import Spec, cell, problems
-from studies.uncertainty_measures import (
+from studies.uncertainty import command as uncertainty
+from studies.uncertainty import figures as uncertainty_figures
+from studies.uncertainty import starts as uncertainty_starts
+from studies.uncertainty.command import Spec, problems
+from studies.uncertainty.measures import (
     Problem,
     interval,
     judge,
@@ -25,8 +25,7 @@ from studies.uncertainty_measures import (
     paired,
     t_quantile,
 )
-from studies.uncertainty_methods import METHODS, Method, OwnRows, fit
-from studies.uncertainty_report import _verdict, markdown
+from studies.uncertainty.methods import METHODS, Method, OwnRows, fit
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = tuple(method for method in METHODS if method.key in ("lrt", "dropout", "ensemble", "dense_bayes"))
@@ -62,52 +61,6 @@ def test_the_record(folder):
     assert any("falls from 10 to 20" in each["claim"] for each in record["summary"]["statements"])
 
 
-def test_figures_come_from_the_files_alone(folder, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(uncertainty, "run", None)  # whoever trains now, fails
-    page = folder / "docs/uncertainty.md"
-    page.parent.mkdir(exist_ok=True)
-    page.write_text("Before.\n\n<!-- tables:begin -->\nstale\n<!-- tables:end -->\n\nAfter.\n")
-    assert uncertainty.main(["--quick", "--out", str(folder), "--figures-only"]) == 0
-    drawn = sorted(path.name for path in (folder / "docs/images").glob("*.png"))
-    numbers = ("1", "2", "5", "6", "7", "9", "9_bayes", "10")
-    expected = {f"uncertainty_figure_{n}.png" for n in numbers} | {"uncertainty_reliability.png"}
-    assert set(drawn) == expected
-    assert "| LBBNN-FLOW |" in capsys.readouterr().out
-    text = page.read_text()
-    assert text.startswith("Before.")
-    assert text.endswith("After.\n")
-    assert "stale" not in text
-    assert "| LBBNN-FLOW |" in text
-
-
-def test_messages(tmp_path):
-    with pytest.raises(InvalidInput) as error:
-        uncertainty.main(["--out", str(tmp_path), "--figures-only"])
-    assert str(error.value) == (
-        "The 'out' of uncertainty must be a folder with results/uncertainty in it. "
-        f"Got {str(tmp_path)!r} instead. Run the study first, without --figures-only."
-    )
-    with pytest.raises(InvalidInput) as error:
-        uncertainty.main(["--out", str(tmp_path), "--workers", "0"])
-    assert str(error.value) == (
-        "The 'workers' of uncertainty must be a whole number of at least 1. Got 0 instead."
-    )
-
-
-def test_workers_do_not_change_results():
-    spec = Spec.quick()
-    method = FEW[1]
-    rows, arrays = cell(method, 10, spec)
-    again, same = cell(method, 10, spec)
-    for row in (*rows, *again):
-        for name in ("train_seconds", "seconds", "cpu_seconds"):
-            row.pop(name)
-    assert json.dumps(rows) == json.dumps(again)
-    for name, values in arrays.items():
-        np.testing.assert_array_equal(values, same[name])
-
-
 # -- data and training --------------------------------------------------------------------------------
 
 
@@ -119,12 +72,6 @@ def test_all_methods_see_the_same_data_and_replicates_see_different_data():
     for problem in (first, second):
         assert problem.x.min(0).values.tolist() == [0.0, 0.0]
         assert problem.x.max(0).values.tolist() == [1.0, 1.0]
-
-
-def test_bayes_accuracy():
-    """By the generating model on many rows: about 0.97."""
-    problem = Problem.draw(five_clusters(), 200, 8000, 1)
-    assert abs(problem.bayes_accuracy() - 0.9695) < 4.0 * math.sqrt(0.97 * 0.03 / 40000)
 
 
 def test_replicates_train_on_rows_of_their_own():
@@ -139,12 +86,6 @@ def test_replicates_train_on_rows_of_their_own():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     network = OwnRows(torch.nn.Identity(), inputs[0])
     assert torch.equal(network(torch.tensor([[3.0], [0.0]])), inputs[0][[3, 0]])
-
-
-def test_steps_become_epochs():
-    method = Method("flow", "", "flow", 0.1, 1000, min_epochs=75)
-    assert [method.settings(rows, 50).epochs for rows in (30, 50, 250, 1000)] == [1000, 1000, 200, 75]
-    assert method.settings(1000, 50, steps=40).epochs == 2
 
 
 def test_members_of_an_ensemble_share_a_data_set():
@@ -199,12 +140,6 @@ def test_away_and_outside():
     assert numbers["away_share"] == pytest.approx((gaps > 0.15).mean())
 
 
-def test_lattice():
-    points = lattice(-1.0, 2.0, 4)
-    assert points.shape == (16, 2)
-    assert points[1].tolist() == [-1.0, 0.0]
-
-
 @pytest.mark.parametrize("freedom", [1, 2, 9, 30])
 def test_t_quantile(freedom):
     assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
@@ -219,44 +154,7 @@ def test_intervals():
     assert math.isnan(interval([1.0])["low"])
 
 
-def test_verdicts():
-    def found(low, high):
-        return {"mean": (low + high) / 2.0, "low": low, "high": high}
-
-    assert _verdict(found(0.1, 0.2), 0.0, 1.0) == "holds"
-    assert _verdict(found(-0.1, 0.2), 0.0, 1.0) == "undecided"
-    assert _verdict(found(-0.3, -0.2), 0.0, 1.0) == "fails"
-    assert _verdict(interval([1.0]), 0.0, 1.0) == "undecided"
-
-
-def test_the_page_says_what_the_results_say():
-    """Every table line of the study stands in docs/uncertainty.md as the results file has it."""
-    page, results = ROOT / "docs/uncertainty.md", ROOT / "results/uncertainty/uncertainty.json"
-    text = page.read_text(encoding="utf-8")
-    record = json.loads(results.read_text(encoding="utf-8"))
-    for line in markdown(record):
-        assert line in text
-
-
-def test_every_method_fits_its_training_rows():
-    """Mean training accuracy at most 0.03 below the generating model's, at every size."""
-    record = json.loads((ROOT / "results/uncertainty/uncertainty.json").read_text(encoding="utf-8"))
-    assert list(record["summary"]["cells"]) == ["10", "50", "200"]
-    for size in (10, 50, 200):
-        for key in ("lrt", "flow", "dense", "dropout", "ensemble", "plain"):
-            own = [row for row in record["rows"] if (row["method"], row["per_class"]) == (key, size)]
-            assert len(own) == 10
-            reached, bayes = (
-                np.mean([r[name] for r in own]) for name in ("train_accuracy", "bayes_accuracy")
-            )
-            assert reached >= bayes - 0.03, (key, size)
-
-
-def test_the_results_are_of_these_methods():
-    record = json.loads((ROOT / "results/uncertainty/uncertainty.json").read_text(encoding="utf-8"))
-    assert record["methods"] == [{**asdict(method), "rates": dict(method.rates)} for method in METHODS]
-
-
+@pytest.mark.slow
 def test_other_starts_begin_where_they_say(tmp_path):
     """Right on every row, at a far lower bound than the study's start."""
     uncertainty_starts.main(["--quick", "--out", str(tmp_path)])
@@ -285,11 +183,3 @@ def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():
     outputs = std * torch.randn(4000, 6, 5, generator=random)
     each = outputs.log_softmax(-1)[:, torch.arange(6), y].sum(-1)
     assert abs(elbo - float(each.mean())) < 4.0 * math.hypot(error, float(each.std()) / 4000**0.5)
-
-
-def test_the_page_shows_the_other_starts_as_measured():
-    record = json.loads((ROOT / "results/uncertainty_starts/uncertainty_starts.json").read_text())
-    text = (ROOT / "docs/uncertainty.md").read_text(encoding="utf-8")
-    assert uncertainty_starts.page(text, record["rows"]) == text
-    best = {m: max(r["elbo"] for r in record["rows"] if r["method"] == m) for m in ("lrt", "dense")}
-    assert best["lrt"] > best["dense"]

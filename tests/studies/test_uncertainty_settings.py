@@ -1,56 +1,25 @@
-"""experiments/uncertainty_settings.py and uncertainty_temperature.py: what was chosen, and on what."""
+"""How the uncertainty study chose its settings and temperatures."""
 
 import json
-import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.layers import Linear
-from studies import uncertainty_settings, uncertainty_temperature
-from studies.uncertainty import Spec as StudySpec
-from studies.uncertainty import problems
-from studies.uncertainty_methods import BAYESIAN, METHODS, fit, posterior
-from studies.uncertainty_settings import Slabs
-from studies.uncertainty_temperature import Spec, best, folds, held_out, table
-from studies.uncertainty_workers import spread
+from studies.uncertainty import temperature as uncertainty_temperature
+from studies.uncertainty.command import Spec as StudySpec
+from studies.uncertainty.command import problems
+from studies.uncertainty.methods import METHODS, fit, posterior
+from studies.uncertainty.settings import Slabs
+from studies.uncertainty.temperature import Spec, best, folds, held_out, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Spec(data_sets=2, hidden=8, steps=3)
 OF = {method.key: method for method in METHODS}
 
 
-def saved(name):
-    return json.loads((ROOT / f"results/{name}/{name}.json").read_text(encoding="utf-8"))
-
-
 # -- rates, steps and slabs ---------------------------------------------------------------------------
-
-
-def test_settings_are_chosen_by_the_training_objective(tmp_path):
-    assert uncertainty_settings.main(["--quick", "--out", str(tmp_path), "--workers", "1"]) == 0
-    path = tmp_path / "results/uncertainty_settings/uncertainty_settings.json"
-    record = json.loads(path.read_text())
-    rows = record["rows"]
-    assert [row["method"] for row in rows] == ["lrt", "plain"]
-    # Five classes, fifty rows, hardly any training: about 50 log 5 nats for the network of plain weights.
-    assert rows[1]["objective"][0] == pytest.approx(-50 * math.log(5.0), rel=0.1)
-    assert [row["slab_std"] for row in record["slabs"]] == [[1.0, 0.1]]
-
-
-def test_slabs_are_as_wide_as_they_say_and_start_there():
-    network = Slabs("lrt", "", "spike_slab", 0.1, 1, widths=(3.0, 0.1)).network(400)
-    layers = [layer for layer in network if isinstance(layer, Linear)]
-    for layer, width in zip(layers, (3.0, 0.1)):
-        assert float(layer.weights.prior.std) == pytest.approx(width)
-        std = torch.nn.functional.softplus(layer.weights.raw_std.detach())
-        assert float(std.mean()) == pytest.approx(width * math.log(2.0), rel=0.05)
-        error = 4.0 * 0.1 * width / math.sqrt(2.0 * layer.weights.mean.numel())
-        assert float(layer.weights.mean.detach().std()) == pytest.approx(0.1 * width, abs=error)
 
 
 def test_slabs_of_width_one_are_the_study():
@@ -61,12 +30,6 @@ def test_slabs_of_width_one_are_the_study():
     study = posterior("lrt").network(6)
     for a, b in zip(own.parameters(), study.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-
-
-def test_the_page_shows_the_settings_as_measured():
-    text = (ROOT / "docs/uncertainty.md").read_text(encoding="utf-8")
-    assert uncertainty_settings.page(text, saved("uncertainty_settings")) == text
-    assert uncertainty_temperature.page(text, saved("uncertainty_temperature")["rows"]) == text
 
 
 # -- the temperature ----------------------------------------------------------------------------------
@@ -105,16 +68,6 @@ def test_held_out_rows_are_held_out():
         assert found[k] == pytest.approx(total / 50, rel=1e-4)
 
 
-def test_the_temperature_reaches_the_objective():
-    """With so much weight on the KL that nothing is learned, and with none."""
-    inputs, labels, _ = uncertainty_temperature._rows(SMALL)
-    hot, cold = (replace(posterior("dense"), temperature=t, rate=0.3) for t in (1000.0, 0.0))
-    losses = [fit(m, inputs, labels, 8, 50, 0, 60)[1].history[-1] for m in (hot, cold)]
-    assert losses[0].nll[0] > 1.3 * losses[1].nll[0]
-    assert losses[0].kl[0] < 0.1 * losses[1].kl[0]
-    assert losses[1].loss == pytest.approx(losses[1].nll)
-
-
 def test_a_best_temperature_at_the_edge_is_followed(monkeypatch):
     top = {"lrt": 0.1, "dense": 0.01}
 
@@ -140,16 +93,6 @@ def test_a_best_temperature_at_the_edge_is_followed(monkeypatch):
     assert lines[2].endswith("| – | – |")
 
 
-def test_the_study_has_the_chosen_temperatures():
-    record = saved("uncertainty_temperature")
-    assert record["chosen"] == best(record["rows"])
-    assert {key: OF[key].temperature for key in BAYESIAN} == record["chosen"]
-    for key in BAYESIAN:
-        tried = [row["temperature"] for row in record["rows"] if row["method"] == key]
-        assert tried == [1.0, 0.3, 0.1, 0.03, 0.01]
-        assert posterior(key).temperature == 1.0
-
-
 def test_the_command(tmp_path, capsys):
     assert uncertainty_temperature.main(["--quick", "--out", str(tmp_path), "--workers", "1"]) == 0
     path = tmp_path / "results/uncertainty_temperature/uncertainty_temperature.json"
@@ -157,23 +100,3 @@ def test_the_command(tmp_path, capsys):
     assert {row["method"] for row in rows} == {"lrt"}
     assert all(len(row["log_density"]) == 2 for row in rows)
     assert "| LBBNN-LRT |" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("study", [uncertainty_settings, uncertainty_temperature])
-def test_messages(study, tmp_path):
-    name = study.__name__.rsplit(".", 1)[-1]
-    with pytest.raises(InvalidInput) as error:
-        study.main(["--out", str(tmp_path), "--workers", "0"])
-    assert str(error.value) == (
-        f"The 'workers' of {name} must be a whole number of at least 1. Got 0 instead."
-    )
-
-
-# -- processes ----------------------------------------------------------------------------------------
-
-
-def test_processes_have_one_thread_each():
-    jobs = [os.getpid, torch.get_num_threads]
-    number, threads = sorted(spread(jobs, 2), reverse=True)
-    assert number != os.getpid()
-    assert threads == 1

@@ -18,10 +18,10 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training import PhasedSettings
 from sparsebnn.training.recipes import METHODS
-from studies.cells import Job, finished
-from studies.paper import cell
+from studies.tables.cells import Job, finished_seeds
+from studies.tables.paper import cell
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -160,9 +160,9 @@ def test_the_tables_of_lbbnn_are_recognised(study, architecture, dataset):
     """They are older than the name of the relaxation; another relaxation is another cell."""
     made = cell(architecture, "lbbnn", dataset)
     job = Job(f"{dataset}-lbbnn", dataset, made)
-    assert finished(ROOT / "results" / study, job)
+    assert finished_seeds(ROOT / "results" / study, job)
     other = Job(job.stem, dataset, replace(made, family_options={"relaxation": 0.1}))
-    assert not finished(ROOT / "results" / study, other)
+    assert not finished_seeds(ROOT / "results" / study, other)
 
 
 @pytest.mark.parametrize("architecture", ["fc", "lenet"])

@@ -1,7 +1,7 @@
 """How a network starts, what its prior is and how it is trained: one frozen record with a name.
 
 ``recommended`` is the library's own way; its settings are chosen on validation rows by
-``sparsebnn frontier --stage choose``. ``paper`` is the paper's, which its tables are made with.
+``python -m studies frontier --stage choose``. ``paper`` is the paper's, which its tables are made with.
 """
 
 from __future__ import annotations

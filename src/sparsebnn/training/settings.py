@@ -268,9 +268,8 @@ class Settings:
         return self.base_rate(group) * self.rate_factor(group, epoch)
 
 
-# Of what `sparsebnn frontier --stage choose` tried with LBBNN-LRT on fully connected networks, the most
-# accurate on the validation rows of MNIST, FMNIST and KMNIST together; LBBNN-FLOW's choices have its
-# temperature too.
+# Of what the frontier study tried with LBBNN-LRT on fully connected networks, the most accurate on the
+# validation rows of MNIST, FMNIST and KMNIST together; LBBNN-FLOW's choices have its temperature too.
 RECOMMENDED = Settings(learning_rates={_LOGITS: 1e-2}, temperature=0.03, warmup=0.5)
 
 
