@@ -131,7 +131,7 @@ def test_messages():
     )
     with pytest.raises(InvalidInput, match="Did you mean 'target_density'"):
         recipe("paper", target_densty=0.1)
-    for wrong in ({"refit_temperature_factor": 3.0}, {"name": "paper", "free": 0.4, "target_density": 0.1}):
+    for wrong in ({"refit_temperature_factor": 3.0}, {"name": "paper", "free_fraction": 0.4, "target_density": 0.1}):
         with pytest.raises(
             InvalidInput, match="given with the recommended recipe and a target_density alone"
         ):
@@ -148,7 +148,7 @@ def test_the_papers_relaxation_is_the_papers_alone():
     made = recipe("paper", method="lbbnn")
     assert float(made.mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.001)
     shared = made.mlp([3, 2], family_options={"group_by": "output"})[0].weights
-    assert (shared.share, float(shared.relaxation)) == ("output", pytest.approx(0.001))
+    assert (shared.group_by, float(shared.relaxation)) == ("output", pytest.approx(0.001))
     assert made.mlp([3, 2], family="spike_slab")[0].family == "spike_slab"
     assert float(recipe(method="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
     assert float(cell("fc", "lbbnn").network()[0].weights.relaxation) == pytest.approx(0.001)
