@@ -162,7 +162,7 @@ def cell_of(
     Digits have 1,347 training rows: 1,400 steps where images have 60,000. Their rates are ten and three
     times as large, and the networks smaller.
     """
-    made = from_recipe(architecture, recipe("recommended", method=method))
+    made = from_recipe(architecture, recipe("recommended", family=method))
     settings = made.settings
     if dataset == "digits":
         rates = {"inclusion_logit": 3e-2}

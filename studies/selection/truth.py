@@ -26,7 +26,6 @@ import sparsebnn
 from sparsebnn.app.provenance import rounded
 from sparsebnn.init import Initial
 from sparsebnn.training import Cosine, Settings
-from sparsebnn.training.recipes import METHODS
 from studies.baselines import CarbonettoStephens
 from studies.bounds.exact_regression import Regression, exact_posterior
 from studies.runner import Study, arguments, write_json
@@ -141,7 +140,7 @@ def fit_network(
     layer = sparsebnn.Linear(
         first.x.shape[1],
         1,
-        family=METHODS[network.method],
+        family=network.method,
         family_options=network.options,
         prior=sparsebnn.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
         bias_prior=sparsebnn.GaussianPrior(std=first.bias_std),

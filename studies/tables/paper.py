@@ -14,7 +14,7 @@ from sparsebnn.init import Initial, Uniform
 from sparsebnn.nn.networks import lenet, mlp
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import Prior
-from sparsebnn.training.recipes import ARCHITECTURES, METHODS, PAPER_RELAXATION, Recipe, prior_of, recipe
+from sparsebnn.training.recipes import ARCHITECTURES, PAPER_RELAXATION, Recipe, prior_of, recipe
 from sparsebnn.training.settings import Constant, Settings, Steps
 
 __all__ = [
@@ -29,6 +29,9 @@ __all__ = [
     "published_lbbnn",
     "steady",
 ]
+
+# The paper's names of the methods, and the families behind them.
+METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
 
 # Where the paper starts the inclusion logits.
 WIDE_STARTS = {"fc": Uniform(-15.0, 10.0), "lenet": Uniform(-10.0, 15.0)}
@@ -162,7 +165,7 @@ def cell(architecture: str, method: str, dataset: str | None = None) -> Cell:
     """
     check_choice(architecture, ARCHITECTURES, "architecture", "cell")
     check_choice(method, METHODS, "method", "cell")
-    made = from_recipe(architecture, recipe("paper", method=method, architecture=architecture))
+    made = from_recipe(architecture, recipe("paper", family=method, architecture=architecture))
     return with_logits(made, logits_of(architecture, dataset)) if method == "lbbnn" else made
 
 
@@ -170,7 +173,7 @@ def from_recipe(architecture: str, made: Recipe) -> Cell:
     """A recipe for one architecture as a cell."""
     return Cell(
         architecture,
-        made.method,
+        next(method for method, family in METHODS.items() if family == made.family),
         made.initial,
         made.dense_initial,
         made.settings,

@@ -11,7 +11,7 @@ from torch import nn
 import sparsebnn
 from contracts.members import generator
 from sparsebnn.checks import InvalidInput
-from sparsebnn.inference import sampling as drawing
+from sparsebnn.inference import sampling
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import predict, predict_all
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
@@ -270,13 +270,13 @@ def test_what_the_layers_put_out_counts_towards_the_memory(monkeypatch):
     # Outputs of one draw: 32 × 24² + 48 × 8² + 256 + 84 + 10 numbers a row.
     outputs = 20 * (32 * 24**2 + 48 * 8**2 + 256 + 84 + 10) * 4
     at_once = []
-    normals = drawing.kernels.normals
+    normals = sampling.counter.normals
 
     def watched(seeds, stream, keys, *rest, **options):
         at_once.append(len(keys))
         return normals(seeds, stream, keys, *rest, **options)
 
-    monkeypatch.setattr(drawing.kernels, "normals", watched)
+    monkeypatch.setattr(sampling.counter, "normals", watched)
     parts = list(draw_outputs(made, x, 10, model="median", batch_size=20, memory=3 * outputs))
     assert at_once == [3, 3, 3, 1]
     whole = next(draw_outputs(made, x, 10, model="median", memory=1 << 30))[1]
@@ -582,13 +582,13 @@ def test_one_by_one_is_what_one_program_gives(monkeypatch, draws, batch_size):
         return alone, torch.stack([one.probs for one in predict_all(networks, x, Categorical(3), **how)])
 
     together = both()
-    whole = drawing._Plan.__init__
+    whole = sampling._Plan.__init__
 
     def slowly(plan, *given):
         whole(plan, *given)
         plan.one_by_one = True
 
-    monkeypatch.setattr(drawing._Plan, "__init__", slowly)
+    monkeypatch.setattr(sampling._Plan, "__init__", slowly)
     for ours, wanted in zip(both(), together):
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-14)
 

@@ -17,9 +17,8 @@ from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training import PhasedSettings
-from sparsebnn.training.recipes import METHODS
 from studies.tables.cells import Job, finished_seeds
-from studies.tables.paper import cell
+from studies.tables.paper import METHODS, cell
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("architecture", ["fc", "lenet"])
 def test_the_papers_recipe_is_that_of_its_tables(architecture, method):
-    made, table = recipe("paper", method=method, architecture=architecture), cell(architecture, method)
+    made, table = recipe("paper", family=method, architecture=architecture), cell(architecture, method)
     assert made.initial == table.initial
     assert made.dense_initial == table.dense_initial
     assert made.family == table.family
@@ -43,7 +42,7 @@ def test_the_papers_figures():
     assert made.initial.inclusion_logit == Uniform(-15.0, 10.0)
     assert (made.settings.epochs, made.settings.batch_size) == (250, 100)
     assert [made.settings.rate("", e) for e in (0, 124, 125)] == pytest.approx([1e-4, 1e-4, 1e-5])
-    flow = recipe("paper", method="flow", architecture="lenet")
+    flow = recipe("paper", family="flow", architecture="lenet")
     network = flow.lenet()
     assert float(network[0].weights.posterior_mean().detach().abs().max()) > 0.15
     assert float(network[7].weights.posterior_mean().detach().abs().max()) <= 0.01
@@ -51,7 +50,7 @@ def test_the_papers_figures():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_recommended_network_starts_as_it_says(method):
-    made = recipe("recommended", method=method)
+    made = recipe("recommended", family=method)
     options = {"family_options": {"hidden": (5, 5)}} if method == "flow" else {}
     network = made.mlp([400, 300, 10], **options)
     for _, layer in bayesian_layers(network):
@@ -113,7 +112,7 @@ def test_the_recommended_settings_are_those_that_validation_rows_chose():
 @pytest.mark.parametrize("place", ["kmnist-fc", "kmnist-lenet", "digits-fc"])
 def test_the_flows_temperature_is_what_its_validation_rows_chose(place):
     path = ROOT / "results" / "frontier" / f"choose-{place}-flow.json"
-    assert recipe(method="flow").settings.temperature == json.loads(path.read_text())["chosen"]["temperature"]
+    assert recipe(family="flow").settings.temperature == json.loads(path.read_text())["chosen"]["temperature"]
 
 
 def test_the_papers_prior_has_a_fixed_scale():
@@ -131,7 +130,10 @@ def test_messages():
     )
     with pytest.raises(InvalidInput, match="Did you mean 'target_density'"):
         recipe("paper", target_densty=0.1)
-    for wrong in ({"refit_temperature_factor": 3.0}, {"name": "paper", "free": 0.4, "target_density": 0.1}):
+    for wrong in (
+        {"refit_temperature_factor": 3.0},
+        {"name": "paper", "free_fraction": 0.4, "target_density": 0.1},
+    ):
         with pytest.raises(
             InvalidInput, match="given with the recommended recipe and a target_density alone"
         ):
@@ -145,12 +147,12 @@ def test_messages():
 
 
 def test_the_papers_relaxation_is_the_papers_alone():
-    made = recipe("paper", method="lbbnn")
+    made = recipe("paper", family="lbbnn")
     assert float(made.mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.001)
     shared = made.mlp([3, 2], family_options={"group_by": "output"})[0].weights
-    assert (shared.share, float(shared.relaxation)) == ("output", pytest.approx(0.001))
+    assert (shared.group_by, float(shared.relaxation)) == ("output", pytest.approx(0.001))
     assert made.mlp([3, 2], family="spike_slab")[0].family == "spike_slab"
-    assert float(recipe(method="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
+    assert float(recipe(family="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
     assert float(cell("fc", "lbbnn").network()[0].weights.relaxation) == pytest.approx(0.001)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.init import Initial
 from sparsebnn.nn.passes import LocalPass, Pass, PosteriorPass, active_pass
-from sparsebnn.posteriors import Family, Gaussian, Moments, family_class
+from sparsebnn.posteriors import FAMILIES, Family, Gaussian, Moments, family_name
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior
 from sparsebnn.random.noise import Noise
@@ -61,7 +61,8 @@ class BayesianLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.sampling = check_choice(sampling, ("local", "weights"), "sampling", type(self).__name__)
-        kind = family_class(family, type(self).__name__)
+        family = family_name(family, type(self).__name__)
+        kind = FAMILIES[family]
         start: Any = initial
         if not isinstance(start, Initial):
             raise invalid("initial", type(self).__name__, "an Initial", repr(start))

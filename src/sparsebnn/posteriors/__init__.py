@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparsebnn.checks import check_choice
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.concrete import Concrete
@@ -19,11 +21,29 @@ __all__ = [
     "Sample",
     "SpikeSlab",
     "family_class",
+    "family_name",
 ]
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (Gaussian, SpikeSlab, Concrete, FlowFamily, MNF)
 }
+
+
+# The paper's names for the same families.
+ALIASES = {"lbbnn": "concrete", "lrt": "spike_slab", "dense": "gaussian"}
+
+
+def family_name(name: str, owner: str = "a layer", among: Sequence[str] | None = None) -> str:
+    """A family's name, also for one of the paper's names; it must be one of ``among``.
+
+    >>> family_name("lrt"), family_name("flow")
+    ('spike_slab', 'flow')
+    """
+    known = list(FAMILIES if among is None else among)
+    aliases = [alias for alias, family in ALIASES.items() if family in known]
+    if isinstance(name, str) and name in aliases:
+        return ALIASES[name]
+    return check_choice(name, known, "family", owner)
 
 
 def family_class(name: str, owner: str = "a layer") -> type[Family]:
@@ -32,4 +52,4 @@ def family_class(name: str, owner: str = "a layer") -> type[Family]:
     >>> family_class("spike_slab").__name__
     'SpikeSlab'
     """
-    return FAMILIES[check_choice(name, FAMILIES, "family", owner)]
+    return FAMILIES[family_name(name, owner)]

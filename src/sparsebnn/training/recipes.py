@@ -15,15 +15,16 @@ from torch import nn
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.init import Initial, Normal, Uniform
 from sparsebnn.nn import networks
+from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.concrete import RELAXATION
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings, Steps
 
-__all__ = ["ARCHITECTURES", "METHODS", "RECIPES", "Recipe", "prior_of", "recipe"]
+__all__ = ["ARCHITECTURES", "FAMILIES", "RECIPES", "Recipe", "prior_of", "recipe"]
 
 ARCHITECTURES = ("fc", "lenet")
-METHODS = {"lbbnn": "concrete", "lrt": "spike_slab", "flow": "flow"}
+FAMILIES = ("concrete", "spike_slab", "flow")
 RECIPES = ("recommended", "paper")
 _PHASED = set(PhasedSettings.__dataclass_fields__) - set(Settings.__dataclass_fields__)
 
@@ -70,18 +71,13 @@ class Recipe:
     """
 
     name: str
-    method: str
+    family: str
     initial: Initial
     dense_initial: Initial
     settings: Settings
     prior: str
     inclusion_prob: float = 0.1
     family_options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def family(self) -> str:
-        """The family of the method's weights."""
-        return METHODS[self.method]
 
     def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
         made = {
@@ -106,9 +102,11 @@ class Recipe:
 
 
 def recipe(
-    name: str = "recommended", *, method: str = "lrt", architecture: str | None = None, **settings: Any
+    name: str = "recommended", *, family: str = "spike_slab", architecture: str | None = None, **settings: Any
 ) -> Recipe:
-    """A recipe by name, for LBBNN (``"lbbnn"``), LBBNN-LRT (``"lrt"``) or LBBNN-FLOW (``"flow"``).
+    """A recipe by name, for one of the families ``"spike_slab"``, ``"flow"`` and ``"concrete"``.
+
+    The paper's names for them, ``"lrt"``, ``"flow"`` and ``"lbbnn"``, are accepted.
 
     The paper's recipe depends on the ``architecture``, ``"fc"`` (default) or ``"lenet"``; the recommended one
     is the same for all and takes none.
@@ -116,16 +114,16 @@ def recipe(
     ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
     density; the recommended recipe then has three parts
     (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
-    to the density, a fifth with a fixed structure at ten times the temperature. Without settings of one's own
-    :func:`~sparsebnn.train` uses the recommended ones, which are the same for every method.
+    to the density, a fifth with a fixed structure at ten times the temperature. Without ``settings``
+    :func:`~sparsebnn.train` uses the recommended ones, which are the same for every family.
 
     >>> recipe("recommended", target_density=0.02).settings.target_density
     0.02
-    >>> recipe("paper", method="flow").initial.mean
+    >>> recipe("paper", family="flow").initial.mean
     Uniform(low=-0.01, high=0.01)
     """
     check_choice(name, RECIPES, "name", "recipe")
-    check_choice(method, METHODS, "method", "recipe")
+    family = family_name(family, "recipe", FAMILIES)
     if architecture is not None:
         check_choice(architecture, ARCHITECTURES, "architecture", "recipe")
         if name == "recommended":
@@ -142,9 +140,9 @@ def recipe(
             phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
         )
     if name == "paper":
-        made = _paper(method, architecture or "fc")
+        made = _paper(family, architecture or "fc")
         return replace(made, settings=replace(made.settings, **settings))
-    made = _recommended(method)
+    made = _recommended(family)
     if settings.get("target_density") is None:
         return replace(made, settings=replace(made.settings, **settings))
     fields = {
@@ -157,20 +155,20 @@ def recipe(
     return replace(made, settings=PhasedSettings(**fields))
 
 
-def _recommended(method: str) -> Recipe:
+def _recommended(family: str) -> Recipe:
     """Logits from U(2, 4), He means, ρ = −5; slab scales learned; a tempered posterior, warmed up to."""
     start = Initial()
-    options = {"relaxation": RELAXATION} if method == "lbbnn" else {}
-    return Recipe("recommended", method, start, start, RECOMMENDED, "empirical", family_options=options)
+    options = {"relaxation": RELAXATION} if family == "concrete" else {}
+    return Recipe("recommended", family, start, start, RECOMMENDED, "empirical", family_options=options)
 
 
-def _paper(method: str, architecture: str) -> Recipe:
+def _paper(family: str, architecture: str) -> Recipe:
     """The published start and schedule. LBBNN's logits start and move as LBBNN-LRT's: see the tables."""
     start = replace(_PAPER, inclusion_logit=_LOGITS[architecture])
-    if architecture == "fc" and method != "lrt":
+    if architecture == "fc" and family != "spike_slab":
         start = replace(start, mean=_SMALL)
-    dense_start = replace(start, mean=_SMALL) if method == "flow" else start
-    milestones = {"fc": (125,), "lenet": (100, 200) if method == "flow" else (80, 160)}[architecture]
+    dense_start = replace(start, mean=_SMALL) if family == "flow" else start
+    milestones = {"fc": (125,), "lenet": (100, 200) if family == "flow" else (80, 160)}[architecture]
     settings = Settings(epochs=250, batch_size=100, learning_rate=1e-4, schedule=Steps(milestones))
-    options = {"relaxation": PAPER_RELAXATION} if method == "lbbnn" else {}
-    return Recipe("paper", method, start, dense_start, settings, "spike_slab", family_options=options)
+    options = {"relaxation": PAPER_RELAXATION} if family == "concrete" else {}
+    return Recipe("paper", family, start, dense_start, settings, "spike_slab", family_options=options)
