@@ -20,7 +20,7 @@ from sparsebnn.app.commands import measuring, running, writing
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import storing
+from sparsebnn.estimators import persistence
 from sparsebnn.io import storage
 from sparsebnn.training import Interrupted
 
@@ -358,7 +358,7 @@ def test_a_header_edited_by_hand_gives_one_line(coded, tmp_path, edit):
     safetensors.torch.save_file(tensors, path, metadata=meta)
     refused(call("info", path), "is damaged or truncated (its content does not match its checksum).")
     # By a hand that knows of the checksum.
-    storage.write(storing._KIND, path, tensors, header)
+    storage.write(persistence._KIND, path, tensors, header)
     refused(call("info", path), f"Error: {path} is damaged (")
     refused(call("predict", path, coded.parent / "codes.csv"), f"Error: {path} is damaged (")
 

@@ -15,8 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, storing
-from sparsebnn.estimators.explaining import _slopes
+from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, persistence
+from sparsebnn.estimators.explanation import _slopes
 from sparsebnn.io import storage
 from sparsebnn.selection.rules import input_inclusion
 
@@ -55,7 +55,7 @@ def test_learns_and_labels_keep_their_type(fitted):
 def test_probabilities_are_the_average_over_drawn_networks(fitted):
     """Against a plain loop: draw weights, run the layers by hand, average the probabilities."""
     x, _ = two_classes(5, seed=2)
-    inputs = torch.from_numpy(fitted._encoder.transform(fitted._table(x, reset=False)))
+    inputs = torch.from_numpy(fitted._inputs(x))
     draws = sparsebnn.inference.prediction.draw_outputs_of_all(
         [n.double() for n in pickle.loads(pickle.dumps(fitted.networks_))],
         inputs,
@@ -118,9 +118,7 @@ def test_contributions_sum_to_the_outputs(flowers):
     model, x = flowers
     explained = model.explain(x[:6], n_draws=40)
     total = explained.base + explained.contributions.sum(1)
-    values, slopes = _slopes(
-        model, torch.from_numpy(model._encoder.transform(model._table(x[:6], False))), 40
-    )
+    values, slopes = _slopes(model, torch.from_numpy(model._inputs(x[:6])), 40)
     np.testing.assert_allclose(total, model.logit_scale_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
     assert (explained.low <= explained.contributions + 1e-12).all()
     assert slopes.shape == (40, 6, 4, 3)
@@ -300,9 +298,9 @@ def test_truncated_files_are_refused(fitted, tmp_path):
 )
 def test_files_with_values_that_cannot_be_are_refused(fitted, tmp_path, change, message):
     path = fitted.save(tmp_path / "model.safetensors")
-    tensors, header = storage.read(storing._KIND, path)
+    tensors, header = storage.read(persistence._KIND, path)
     change(tensors, header)
-    storage.write(storing._KIND, path, tensors, header)
+    storage.write(persistence._KIND, path, tensors, header)
     with pytest.raises(EstimatorError, match=re.escape(message)):
         load(path)
 
@@ -310,7 +308,7 @@ def test_files_with_values_that_cannot_be_are_refused(fitted, tmp_path, change, 
 @pytest.mark.parametrize("version", [1, 3])
 def test_other_versions_are_refused(fitted, tmp_path, monkeypatch, version):
     path = tmp_path / "model.safetensors"
-    monkeypatch.setattr(storing, "_KIND", dataclasses.replace(storing._KIND, version=version))
+    monkeypatch.setattr(persistence, "_KIND", dataclasses.replace(persistence._KIND, version=version))
     fitted.save(path)
     monkeypatch.undo()
     with pytest.raises(EstimatorError, match=f"has estimator version {version}; this release reads 2"):

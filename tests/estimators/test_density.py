@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, load, watching
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, early_stopping, load
 from sparsebnn.nn.networks import prior_values
 
 QUICK = {"epochs": 40, "replicates": 2, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
@@ -49,10 +49,10 @@ def test_a_target_density_is_reached_in_every_way(more, tmp_path):
 
 
 def test_training_cut_short_has_its_density_all_the_same(monkeypatch):
-    class Now(watching.TimeBudget):
+    class Now(early_stopping.TimeBudget):
         def on_epoch_end(self, run, epoch):
             if epoch.epoch == 4:
-                raise watching.StopTraining(run, "the time budget is spent")
+                raise early_stopping.StopTraining(run, "the time budget is spent")
 
     monkeypatch.setattr(base, "TimeBudget", Now)
     model = SparseBNNClassifier(**{**QUICK, "hidden": (20,)}, target_density=0.1, time_budget=60.0)

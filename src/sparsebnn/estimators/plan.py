@@ -6,9 +6,12 @@ How the numbers were chosen stands in docs/defaults.md; ``python -m studies.defa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import numbers
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +20,12 @@ from torch import nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import PhasedSettings, Settings
+from sparsebnn.training.devices import one_thread
 
-__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "prior_as_given", "share"]
+__all__ = ["FAMILIES", "Plan", "missed_density", "network", "planned", "positive", "prior_as_given", "share"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
@@ -31,6 +36,9 @@ _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
 _REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
+_WORK_FOR_GPU = 1e12  # multiplications of a training
+_SMALL_WORK = 5e6  # multiplications of a step
+_SLACK = 0.1  # a density this close to its target, relatively, needs no note
 LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
 
 
@@ -82,6 +90,17 @@ class Plan:
     def planned_epochs(self) -> int:
         """The epochs of a training without a time budget."""
         return self.epochs if self.full_epochs is None else self.full_epochs
+
+    def device(self, rows: int, inputs: int) -> str:
+        """A GPU if there is one and enough work: compiling for it takes longer than a small training."""
+        work = rows * self.epochs * inputs * max(self.hidden, default=1) * self.replicates
+        return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
+
+    def threads(self, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
+        """One thread for small networks on the CPU, where a second one costs more than it saves."""
+        sizes = (inputs, *self.hidden)
+        work = self.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * self.replicates
+        return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
 
     def record(self) -> dict[str, Any]:
         """As JSON has it; what a time budget has changed only where there was one."""
@@ -223,3 +242,14 @@ def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
             )
         )
     return nn.Sequential(*modules)
+
+
+def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:
+    """A note if the density misses its target, because a small network cannot have every density."""
+    target = plan.target_density
+    if target is None or abs(density / target - 1.0) <= _SLACK:
+        return []
+    count = sum(layer.weights.inclusion_prob().numel() for _, layer in bayesian_layers(networks[0]))
+    note = f"The density is {density:.3g}, not {target:g}: the network has {count} weights."
+    warnings.warn(note, UserWarning, stacklevel=4)
+    return [note]

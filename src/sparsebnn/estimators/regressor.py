@@ -12,10 +12,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators import remarks
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.outlying import middle_and_std
-from sparsebnn.estimators.posterior import mixture_quantiles
+from sparsebnn.estimators.columns import far_limits, middle_and_std
+from sparsebnn.estimators.ensemble import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood
 
 __all__ = ["SparseBNNRegressor"]
@@ -102,7 +101,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
                 raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
             scales = np.array([middle_and_std(column, weight) for column in columns.T])
             self._y_mean, self._y_std = scales.T
-            told = remarks.far_targets(columns[weight > 0.0], weight[weight > 0.0])
+            told = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
             return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, told
 
         return self._fit(X, prepare, sample_weight)
@@ -171,3 +170,16 @@ def _targets(y: Any) -> np.ndarray:
     if found.ndim == 2 and found.shape[1] == 1:
         return column_or_1d(found, warn=True)
     return found
+
+
+def _far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
+    """A sentence for targets of which a few values are so far off that they alone set the scale.
+
+    Inputs are cut off there; what is to be predicted is not ours to change.
+    """
+    far = [column for column in columns.T if far_limits(column, weight)]
+    return [
+        f"The target has values far off (from {column.min():.4g} to {column.max():.4g}), beside which the "
+        "others look alike: correct or drop these rows, or fit its logarithm."
+        for column in far
+    ]

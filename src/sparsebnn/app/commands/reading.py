@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.estimators.columns import absent, label, names_apart
-from sparsebnn.estimators.encoding import Table
-from sparsebnn.estimators.spelling import codes, number_form
+from sparsebnn.estimators.encoding import Table, names_apart
+from sparsebnn.estimators.parsing import absent, codes, label, number_form
 
 __all__ = ["DATA", "GAPS", "read_table", "spellings"]
 

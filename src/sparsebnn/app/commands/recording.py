@@ -9,7 +9,7 @@ import torch
 
 from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import Problem
-from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 
 __all__ = ["network_edges", "predictions", "record"]

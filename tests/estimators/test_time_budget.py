@@ -8,9 +8,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from sparsebnn import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators import budget as budgets
-from sparsebnn.estimators import load
-from sparsebnn.estimators.budget import LEAST_EFFORT, Budget, Pace
+from sparsebnn.estimators import early_stopping, load
+from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, Pace
 from sparsebnn.estimators.plan import planned
 
 FITTED = "the time budget allowed no more"
@@ -29,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(budgets, "time", made)
+    monkeypatch.setattr(early_stopping, "time", made)
     return made
 
 
@@ -100,7 +99,7 @@ def test_what_follows_the_training_has_the_time_that_is_left(clock):
 def test_a_budget_is_kept_and_what_it_left_out_is_said(own_time, tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
     model = SparseBNNClassifier(time_budget=2.0, epochs=600)
-    budgets.load_lazily()  # what the first fit of a process imports does not count
+    early_stopping.load_lazily()  # what the first fit of a process imports does not count
     began = time.process_time()
     with pytest.warns(UserWarning, match="of 600 planned epochs.*raise time_budget"):
         model.fit(x, y)
@@ -133,6 +132,7 @@ def test_a_budget_for_all_epochs_changes_nothing_but_the_clock(own_time):
     assert timed.notes_ == plain.notes_ == []
 
 
+@pytest.mark.filterwarnings("ignore:The fit took")  # on a busy machine
 def test_rows_that_are_not_trained_on_are_said_and_judge_the_columns():
     rng = np.random.RandomState(0)
     x = rng.randn(3000, 4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
-from sparsebnn.estimators.explaining import signed
+from sparsebnn.estimators.explanation import signed
 from sparsebnn.nn.networks import prior_values
 
 __all__ = ["summary"]

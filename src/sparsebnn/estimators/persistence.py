@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.estimators import plan as plans
 from sparsebnn.estimators.encoding import Encoder
-from sparsebnn.estimators.explaining import Effects
+from sparsebnn.estimators.explanation import Effects
 from sparsebnn.io import saving, storage
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.folding import Folded, folds
+from sparsebnn.estimators.ensemble import Folded, folds
 from sparsebnn.likelihoods import Categorical, Gaussian
 
 QUICK = {"epochs": 40, "replicates": 5, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
