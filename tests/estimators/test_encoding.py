@@ -89,7 +89,7 @@ def test_predictions_for_unknown_words_are_in_between(seed):
     random = np.random.RandomState(seed)
     arm = np.array(["control", "drug"])[(random.rand(150) < 0.4).astype(int)]
     y = random.rand(150) < np.where(arm == "drug", 0.9, 0.1)
-    model = SparseBNNClassifier(epochs=150, replicates=2, n_draws=20).fit(table(arm=arm), y)
+    model = SparseBNNClassifier(random_state=0, epochs=150, replicates=2, n_draws=20).fit(table(arm=arm), y)
     control, drug, placebo = model.predict_proba(table(arm=["control", "drug", "placebo"]))[:, 1]
     assert control + 0.1 < placebo < drug - 0.1
 
@@ -209,7 +209,7 @@ def test_durations_and_periods_of_frames():
 def test_columns_left_out_are_named(tmp_path):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"id": [f"id{k}" for k in range(80)], "same": 1.0, "x": np.arange(80.0)})
-    model = SparseBNNClassifier(epochs=2, replicates=1, hidden=(4,), n_draws=2)
+    model = SparseBNNClassifier(random_state=0, epochs=2, replicates=1, hidden=(4,), n_draws=2)
     with pytest.warns(ColumnWarning) as caught:
         model.fit(frame, [0, 1] * 40)
     assert [str(w.message) for w in caught] == [
@@ -293,7 +293,7 @@ def test_polars_and_pandas_say_the_same():
     frames = pl.DataFrame(columns), pd.DataFrame(columns)
     probs = []
     for frame, y in zip(frames, (pl.Series(label), pd.Series(label))):
-        model = SparseBNNClassifier(epochs=10, replicates=2).fit(frame, y)
+        model = SparseBNNClassifier(random_state=0, epochs=10, replicates=2).fit(frame, y)
         probs.append(model.predict_proba(frame))
         assert list(model.feature_names_in_) == list(columns)
     np.testing.assert_array_equal(*probs)
@@ -379,7 +379,7 @@ def test_many_codes_are_left_out_and_the_note_says_what_they_were_taken_for():
 def test_an_array_of_words_keeps_its_codes():
     x = np.array([["001", "1.5"], ["1", "2"], ["001", "3"], ["1", "4"]] * 10, dtype=object)
     y = np.where(x[:, 0] == "001", "a", "b")
-    model = SparseBNNClassifier(epochs=60, replicates=1, learning_rate=0.05).fit(x, y)
+    model = SparseBNNClassifier(random_state=0, epochs=60, replicates=1, learning_rate=0.05).fit(x, y)
     assert [column.kind for column in model._encoder.columns] == ["category", "number"]
     assert model.score(x, y) == 1.0
 
@@ -474,7 +474,7 @@ def test_the_estimator_learns_from_the_rest_and_warns(gap):
     if gap:
         x[9, 0] = np.nan
     with pytest.warns(ColumnWarning) as caught:
-        model = SparseBNNClassifier(epochs=30, replicates=1).fit(x, y)
+        model = SparseBNNClassifier(random_state=0, epochs=30, replicates=1).fit(x, y)
     (told,) = caught
     assert str(told.message).startswith("1 column has values far off: 'x0' (")
     assert told.filename == __file__
@@ -488,7 +488,7 @@ def test_a_target_far_off_is_named_and_not_changed():
     y = x[:, 0].copy()
     y[3] = 1e12
     with pytest.warns(ColumnWarning) as caught:
-        model = SparseBNNRegressor(epochs=2, replicates=1).fit(x, y)
+        model = SparseBNNRegressor(random_state=0, epochs=2, replicates=1).fit(x, y)
     (told,) = caught
     assert str(told.message) == (
         f"The target has values far off (from {y.min():.4g} to 1e+12), beside which the others look alike: "
@@ -499,7 +499,10 @@ def test_a_target_far_off_is_named_and_not_changed():
     assert model._y_mean[0] == pytest.approx(y.mean())
     # A row that does not count does not count here either.
     weight = np.where(np.arange(len(y)) == 3, 0.0, 1.0)
-    assert SparseBNNRegressor(epochs=2, replicates=1).fit(x, y, sample_weight=weight).notes_ == []
+    assert (
+        SparseBNNRegressor(random_state=0, epochs=2, replicates=1).fit(x, y, sample_weight=weight).notes_
+        == []
+    )
 
 
 def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
@@ -509,7 +512,7 @@ def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
     y = np.where(x < 0, "well", "ill")
     given = np.where(rng.rand(300) < 0.1, np.nan, x)
     columns = table(age=given.tolist(), town=rng.choice(["A", "B", "C"], 300).tolist())
-    model = SparseBNNClassifier(epochs=40, replicates=1).fit(columns, y)
+    model = SparseBNNClassifier(random_state=0, epochs=40, replicates=1).fit(columns, y)
     effects = model.effects_
     assert effects.direction == ("-", None)
     assert effects.high[0] < 0.0 < effects.low[1]
@@ -518,14 +521,14 @@ def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
     assert age[3].startswith("-")
     assert town[3][0].isdigit()
     assert "        without a sign, of a column of several inputs: its mean absolute contribution" in lines
-    alone = SparseBNNClassifier(epochs=5, replicates=1).fit(x[:, None], y)
+    alone = SparseBNNClassifier(random_state=0, epochs=5, replicates=1).fit(x[:, None], y)
     assert "without a sign" not in alone.summary()
 
 
 def test_an_explanation_adds_up():
     x = ordinary(60)
     wide = np.hstack([x, ordinary(60, 1), ordinary(60, 2), ordinary(60, 3)])
-    model = SparseBNNClassifier(epochs=3, replicates=1).fit(wide, x[:, 0] > 0)
+    model = SparseBNNClassifier(random_state=0, epochs=3, replicates=1).fit(wide, x[:, 0] > 0)
     lines = model.explain(wide[:1]).table(most=4).splitlines()[1:]
     assert lines[4].split()[:2] == ["8", "others"]
     numbers = [float(line.split()[1]) for line in lines[:4]] + [float(lines[4].split()[2])]
@@ -543,7 +546,7 @@ def test_a_number_of_nines_far_from_the_others_is_pointed_out(word, share):
     x = ordinary()
     x[: int(300 * share), 1] = word
     with pytest.warns(ColumnWarning) as caught:
-        model = SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0)
+        model = SparseBNNClassifier(random_state=0, epochs=2, replicates=1).fit(x, x[:, 0] > 0)
     said = f"{word:g} in {share:.1%} of the rows, far from all others: if it stands for a missing value,"
     assert len(caught) == 1
     assert f"'x1' ({said}" in str(caught[0].message)
@@ -603,7 +606,7 @@ def test_a_spread_of_last_digits_is_not_blown_up():
 def test_a_target_far_from_zero_is_learned(scale):
     x = np.random.RandomState(0).randn(200, 2)
     shift = 1e9 if scale == 1e-3 else 0.0
-    model = SparseBNNRegressor(replicates=2, epochs=60).fit(x, shift + scale * x[:, 0])
+    model = SparseBNNRegressor(random_state=0, replicates=2, epochs=60).fit(x, shift + scale * x[:, 0])
     found = (model.predict(x) - shift) / scale
     assert np.corrcoef(found, x[:, 0])[0, 1] > 0.9
 
@@ -611,8 +614,10 @@ def test_a_target_far_from_zero_is_learned(scale):
 def test_weights_that_sum_to_one_are_pointed_out():
     x = ordinary()
     with pytest.warns(ColumnWarning, match="weights"):
-        model = SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 1 / 300))
+        model = SparseBNNClassifier(random_state=0, epochs=2, replicates=1).fit(
+            x, x[:, 0] > 0, np.full(300, 1 / 300)
+        )
     assert any("weights" in note for note in model.notes_)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 0.5))
+        SparseBNNClassifier(random_state=0, epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 0.5))

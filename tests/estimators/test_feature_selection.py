@@ -232,7 +232,7 @@ def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monke
 
     monkeypatch.setattr(feature_selection, "worth", spy)
     x = np.random.RandomState(0).randn(rows, 3)
-    model = SparseBNNRegressor(epochs=3).fit(x, x[:, 0])
+    model = SparseBNNRegressor(random_state=0, epochs=3).fit(x, x[:, 0])
     assert (asked["unseen"] is not None) == left_out
     if left_out:
         assert sum(map(len, asked["unseen"])) == rows

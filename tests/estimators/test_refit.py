@@ -9,7 +9,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, feature_selection, persistence
 from sparsebnn.training import Callback
 
-QUICK = {"epochs": 3, "replicates": 2, "hidden": (4,), "n_draws": 4}
+QUICK = {"epochs": 3, "replicates": 2, "hidden": (4,), "n_draws": 4, "random_state": 0}
 KINDS = [SparseBNNClassifier, SparseBNNRegressor]
 
 

@@ -8,7 +8,14 @@ from scipy.stats import norm
 from sparsebnn.estimators import SparseBNNRegressor, load
 from sparsebnn.estimators.ensemble import mixture_quantiles
 
-QUICK = {"epochs": 60, "replicates": 2, "hidden": (10,), "learning_rate": 0.03, "n_draws": 20}
+QUICK = {
+    "epochs": 60,
+    "replicates": 2,
+    "hidden": (10,),
+    "learning_rate": 0.03,
+    "n_draws": 20,
+    "random_state": 0,
+}
 
 
 def line(rows=150, seed=0):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
@@ -33,6 +34,8 @@ from sparsebnn.training.devices import device_of, is_available, named, one_threa
 
 __all__ = ["SparseBNN"]
 
+MODELS = ("average", "median")  # over all structures, or the median probability model alone
+
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _FOLDS = 5
 _LEAST_TO_CALIBRATE = 30
@@ -45,7 +48,7 @@ _ALL_NETWORKS = 2.0  # times what one network takes after training, where most w
 _REPAYS_COMPILING = 120.0  # seconds of a time budget from which on compiling for a GPU may be worth it
 
 
-class SparseBNN(BaseEstimator):  # type: ignore[misc]
+class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
     _task = "classification"
@@ -60,7 +63,6 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         """Everything after ``__init__``, or nothing; ``prepare(rows, weight)``: targets, weights, notes."""
         owner = type(self).__name__
         began = time.monotonic()
-        check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
         device_of(self.device, owner)
         budget = None
@@ -278,22 +280,30 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._encoder.transform(checked_table(self, X, reset=False))
 
-    def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self)
+        return self.used_
+
+    def _draws(self, X: Any, model: str, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""
         x = self._inputs(X)
+        check_choice(model, MODELS, "model", "predict")
         each = -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
         device = _prediction_device(self.device, type(self).__name__)
         with one_thread() if len(x) < 5000 else contextlib.nullcontext():
-            yield from self._ensemble.draws(x, each, self.model, self._seed, device)
+            yield from self._ensemble.draws(x, each, model, self._seed, device)
 
-    def explain(self, X: Any, *, n_draws: int = 100, level: float = 0.9) -> explanation.Explanation:
-        """What each column contributes to each prediction, with intervals over draws.
+    def explain(
+        self, X: Any, *, n_draws: int = 100, level: float = 0.9, model: str = "average"
+    ) -> explanation.Explanation:
+        """The contribution of each column to each prediction, with intervals over draws.
 
         See :class:`sparsebnn.estimators.Explanation`.
         """
         x = self._inputs(X)
+        check_choice(model, MODELS, "model", "explain")
         with one_thread():
-            return explanation.explain(self, x, n_draws, level)
+            return explanation.explain(self, x, n_draws, level, model)
 
     def summary(self, most: int | None = 20) -> str:
         """What was learned as one readable table; ``most`` columns are listed (None: all)."""

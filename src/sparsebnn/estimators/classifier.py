@@ -30,7 +30,6 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     Parameters
     ----------
     family : "lrt" (LBBNN-LRT), "flow" (LBBNN-FLOW), "lbbnn" (LBBNN) or "dense" (no sparsity).
-    model : "average" predicts with all structures, "median" with the median probability model alone.
     hidden : sizes of the hidden layers, or "auto".
     prior_inclusion : probability, before the data, of a weight being there.
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
@@ -49,7 +48,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU where there is none.
-    random_state : the seed of everything random.
+    random_state : a seed, a generator, or None for a different result at each fit, as in scikit-learn.
+
+    Predictions average over all structures; ``predict(X, model="median")`` uses the median probability model
+    alone. ``get_support`` and ``transform`` select the columns in use.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
@@ -61,7 +63,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
-    >>> model = SparseBNNClassifier(epochs=20, replicates=1).fit(X, X[:, 0] > 0)
+    >>> model = SparseBNNClassifier(epochs=20, replicates=1, random_state=0).fit(X, X[:, 0] > 0)
     >>> model.predict_proba(X[:2]).sum(1)
     array([1., 1.])
     """
@@ -70,7 +72,6 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self,
         *,
         family: str = "lrt",
-        model: str = "average",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
@@ -87,11 +88,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = True,
         n_draws: int = 100,
         device: str = "auto",
-        random_state: Any = 0,
+        random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.family = family
-        self.model = model
         self.hidden = hidden
         self.prior_inclusion = prior_inclusion
         self.epochs = epochs
@@ -132,10 +132,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
         return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
         """``(rows, classes)``: probabilities averaged over draws and replicates."""
         ensemble = self._ensemble_if_fitted()
-        parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X)]
+        parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X, model)]
         probs = torch.cat(parts).cpu().numpy()
         return probs / probs.sum(1, keepdims=True)
 
@@ -143,16 +143,16 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         check_is_fitted(self)
         return self._ensemble
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
-        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return np.log(np.maximum(self.predict_proba(X, model=model), np.finfo(np.float64).tiny))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, *, model: str = "average") -> np.ndarray:
         """The most probable label of each row."""
-        codes = self.predict_proba(X).argmax(1)
+        codes = self.predict_proba(X, model=model).argmax(1)
         return self.classes_[codes]
 
-    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
+    def predict_uncertainty(self, X: Any, *, model: str = "average") -> dict[str, np.ndarray]:
         """Entropy of each prediction in nats, and the parts of it.
 
         ``entropy`` is the sum of ``aleatoric`` (there even if the weights were known) and ``epistemic``
@@ -160,21 +160,23 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         """
         ensemble = self._ensemble_if_fitted()
         found = []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             each = ensemble.probs(outputs)
             total, known = entropy(each.mean((0, 1))), entropy(each).mean((0, 1))
             found.append(torch.stack([total, known, (total - known).clamp_min(0.0)]))
         total, known, rest = torch.cat(found, dim=1).cpu().numpy()
         return {"entropy": total, "aleatoric": known, "epistemic": rest}
 
-    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+    def sample_predictive(
+        self, X: Any, n_samples: int = 100, random_state: Any = 0, *, model: str = "average"
+    ) -> np.ndarray:
         """``(n_samples, rows)`` labels drawn from the predictive distribution.
 
         Each sample uses one draw of the weights for all rows, so rows are jointly drawn.
         """
         check_count(n_samples, "n_samples", "sample_predictive")
         ensemble = self._ensemble_if_fitted()
-        parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, n_samples)]
+        parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, model, n_samples)]
         probs = torch.cat(parts, dim=1).cpu().numpy()
         # Replicate by replicate in turn, so that any number of samples uses all of them.
         order = np.arange(len(probs)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]

@@ -98,10 +98,10 @@ class Effects:
         return cls(value, low, high, tuple(record["direction"]))
 
 
-def _slopes(estimator: Any, x: Tensor, n_draws: int) -> tuple[Tensor, Tensor]:
+def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> tuple[Tensor, Tensor]:
     """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of drawn networks."""
     each = -(-n_draws // len(estimator.networks_))
-    kind = MedianPass if estimator.model == "median" else WeightPass
+    kind = MedianPass if model == "median" else WeightPass
     values, slopes = [], []
     for network in estimator.networks_:
         own = copy.deepcopy(network).double()
@@ -150,7 +150,7 @@ def output_names(estimator: Any) -> tuple[str, ...]:
     return ("target",) if count == 1 else tuple(f"target {i}" for i in range(count))
 
 
-def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explanation:
+def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: str) -> Explanation:
     """Contributions for encoded rows, in chunks that bound the memory."""
     check_count(n_draws, "n_draws", "explain")
     if not 0.0 < level < 1.0:
@@ -161,7 +161,7 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explan
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, len(x), chunk):
         rows = torch.from_numpy(x[start : start + chunk])
-        values, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws))
+        values, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws, model))
         by_input = slopes * rows[None, :, :, None]
         columns = _by_column(estimator, by_input)
         low, high = torch.quantile(columns, ends, dim=0)

@@ -24,7 +24,7 @@ class EstimatorError(storage.StorageError):
 
 _KIND = storage.Kind(
     noun="estimator",
-    version=2,
+    version=3,
     error=EstimatorError,
     if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a fitted estimator there first.",
@@ -38,7 +38,7 @@ def _parameters(estimator: Any) -> dict[str, Any]:
     """Constructor parameters as JSON; a generator as random state becomes the seed that was drawn."""
     kept = {}
     for name, value in estimator.get_params(deep=False).items():
-        if name == "random_state" and not isinstance(value, int | np.integer):
+        if name == "random_state" and not isinstance(value, int | np.integer | None):
             value = estimator._seed
         if name == "class_weight" and isinstance(value, dict):
             value = {"keys": [_scalar(k) for k in value], "values": [float(v) for v in value.values()]}

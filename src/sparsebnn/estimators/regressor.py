@@ -35,7 +35,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
-    >>> model = SparseBNNRegressor(epochs=20, replicates=1).fit(X, X[:, 0])
+    >>> model = SparseBNNRegressor(epochs=20, replicates=1, random_state=0).fit(X, X[:, 0])
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> model.predict_quantiles(X[:2], [0.05, 0.95]).shape
     (2, 2)
@@ -47,7 +47,6 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self,
         *,
         family: str = "lrt",
-        model: str = "average",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
@@ -64,11 +63,10 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = False,
         n_draws: int = 100,
         device: str = "auto",
-        random_state: Any = 0,
+        random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.family = family
-        self.model = model
         self.hidden = hidden
         self.prior_inclusion = prior_inclusion
         self.epochs = epochs
@@ -112,14 +110,14 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[..., 0] if self._flat else values
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False, *, model: str = "average") -> Any:
         """The predictive mean of each row; with ``return_std`` also its standard deviation.
 
         The deviation joins what is not known of the weights and the noise of the targets.
         """
         check_is_fitted(self)
         means, variances = [], []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             mean, std = self._ensemble.means_and_stds(outputs)
             means.append(mean.mean(0))
             variances.append(mean.var(0, correction=0) + (std**2).mean(0))
@@ -128,7 +126,9 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             return self._shaped(centre)
         return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
 
-    def predict_quantiles(self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+    def predict_quantiles(
+        self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95), *, model: str = "average"
+    ) -> np.ndarray:
         """``(rows, levels)`` quantiles of the predictive distribution.
 
         For several targets ``(rows, targets, levels)``; for a single level, not in a list, without the last
@@ -140,17 +140,19 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
         found = []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             found.append(mixture_quantiles(*self._ensemble.means_and_stds(outputs), listed))
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
         quantiles = np.moveaxis(self._shaped(values), 0, -1)
         return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles
 
-    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+    def sample_predictive(
+        self, X: Any, n_samples: int = 100, random_state: Any = 0, *, model: str = "average"
+    ) -> np.ndarray:
         """``(n_samples, rows)`` targets drawn from the predictive distribution, rows jointly."""
         check_count(n_samples, "n_samples", "sample_predictive")
         check_is_fitted(self)
-        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, n_samples)]
+        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, model, n_samples)]
         mean = torch.cat([m for m, _ in parts], dim=1).cpu().numpy()
         std = torch.cat([s for _, s in parts], dim=1).cpu().numpy()
         order = np.arange(len(mean)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
