@@ -355,33 +355,13 @@ def test_messages(training, new, message):
     assert str(error.value) == message
 
 
-def test_words_with_leading_zeros_are_codes():
-    given = table(zip=["02139", "10115", "02139", None], n=["1", "2.5", "03", "4"])
-    encoder = learned(given)
-    assert [column.kind for column in encoder.columns] == ["category", "number"]
-    assert encoder.columns[0].levels == ("10115",)
-    assert encoder.notes == [
-        "Column 'zip': 2 levels, missing in 25.0% of the rows, "
-        "numbers with leading zeros, such as '02139', are read as codes."
-    ]
-    again = Encoder.of_record(encoder.record())
-    np.testing.assert_array_equal(again.transform(given), encoder.transform(given))
-
-
-def test_many_codes_are_left_out_and_the_note_says_what_they_were_taken_for():
-    encoder = learned(table(id=[f"{i:04d}" for i in range(100)]))
-    assert encoder.notes == [
-        "Column 'id' is left out: 100 different words, nearly one per row; "
-        "numbers with leading zeros, such as '0000', are read as codes."
-    ]
-
-
-def test_an_array_of_words_keeps_its_codes():
-    x = np.array([["001", "1.5"], ["1", "2"], ["001", "3"], ["1", "4"]] * 10, dtype=object)
-    y = np.where(x[:, 0] == "001", "a", "b")
-    model = SparseBNNClassifier(random_state=0, epochs=60, replicates=1, learning_rate=0.05).fit(x, y)
-    assert [column.kind for column in model._encoder.columns] == ["category", "number"]
-    assert model.score(x, y) == 1.0
+def test_leading_zeros_do_not_make_a_category():
+    encoder = learned(table(n=["02139", "10115", "007", None]))
+    assert [column.kind for column in encoder.columns] == ["number"]
+    plain = learned(table(n=[2139.0, 10115.0, 7.0, np.nan]))
+    np.testing.assert_array_equal(
+        encoder.transform(table(n=["007", "7", "02139"])), plain.transform(table(n=[7.0, 7.0, 2139.0]))
+    )
 
 
 # -- values far off -----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Column:
 
     ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
     ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
-    spell the column's numbers, codes or dates (:mod:`sparsebnn.estimators.parsing`). ``limits`` are those
+    spell the column's numbers or dates (:mod:`sparsebnn.estimators.parsing`). ``limits`` are those
     of a column with values far off, lowest and highest.
     """
 
@@ -172,7 +172,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     else:
         kind, form, remark = parsing.kind_of(values)
     if kind == "category":
-        return _learn_category(name, values, weight, form, remark)
+        return _learn_category(name, values, weight)
     known = parsing.to_days(values, name, form) if kind == "date" else _floats(values, name, form)
     gaps = np.isnan(known)
     if gaps.all():
@@ -203,7 +203,7 @@ def _shown(value: float, kind: str) -> str:
     return f"{value:.4g}" if kind == "number" else str(np.datetime64(math.floor(value), "D"))
 
 
-def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str, remark: str) -> Column:
+def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
     found = parsing.labels(values)
     counts = Counter(level for level in found if level is not None)
     gaps = any(level is None for level in found)
@@ -215,7 +215,6 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str
         note = f"{len(counts)} different words, nearly one per row"
         if parsing.may_be_thousands(list(counts)):
             note += "; their commas may be decimal or stand before thousands: write numbers without"
-        note += f"; {remark}" if remark else ""
         return Column(name, "dropped", note)
     # The most frequent first; the order of equals must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
@@ -225,9 +224,8 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, form: str
     kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
         note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
-    note = ", ".join(filter(None, (note, remark)))
     reference = ordered[0] if len(ordered) == 2 else None
-    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference, form=form)
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
     return _standardised(column, values, weight)
 
 

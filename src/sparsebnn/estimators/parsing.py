@@ -1,8 +1,8 @@
 """Text to numbers and dates. The format is chosen once per column and applies to every row.
 
-Numbers have a decimal point, or a decimal comma if all training rows of the column agree. Whole numbers with
-leading zeros (``007``) are codes, and their column is categorical. Dates are ISO (``2024-05-31``, optionally
-with a time and a zone), or have the year last; the training rows decide whether day or month comes first.
+Numbers have a decimal point, or a decimal comma if all training rows of the column agree. Dates are ISO
+(``2024-05-31``, optionally with a time and a zone), or have the year last; the training rows decide whether
+day or month comes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from sparsebnn.checks import invalid
 
 __all__ = [
     "absent",
-    "codes",
     "date_form",
     "days",
     "kind_of",
@@ -39,8 +38,6 @@ _DATE_EXAMPLES = {
     "day first": "31/05/2024 or 2024-05-31",
     "month first": "05/31/2024 or 2024-05-31",
 }
-_CODE = re.compile(r"0\d+", re.ASCII)
-_DIGITS = re.compile(r"\d+", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d*,\d+|[+-]?\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 _TIME = r"\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?"
@@ -66,26 +63,14 @@ def number(text: str, form: str = "") -> float | None:
         return None
 
 
-def codes(texts: Sequence[str]) -> str | None:
-    """The first of these words that begins with a zero as a number would not, if all are made of digits.
-
-    >>> codes(["12", "007"]), codes(["0", "12"]), codes(["0.5", "007"]), codes(["A1", "007"])
-    ('007', None, None, None)
-    """
-    first = next((text.strip() for text in texts if _CODE.fullmatch(text.strip())), None)
-    return first if first and all(_DIGITS.fullmatch(text.strip()) for text in texts) else None
-
-
 def number_form(texts: Sequence[str]) -> str | None:
     """How these words spell numbers: ``""`` by a point, ``"comma"``; None if they do not.
 
-    Codes are no numbers, and commas that may all stand before thousands are no decimal commas.
+    Commas that may all separate thousands are not read as decimal commas.
 
     >>> number_form(["1", "2.5"]), number_form(["1", "2,5"]), number_form(["1,000", "2,500"])
     ('', 'comma', None)
     """
-    if codes(texts):
-        return None
     if all(number(text) is not None for text in texts):
         return ""
     if may_be_thousands(texts) or not all(_COMMA.fullmatch(text.strip()) for text in texts):
@@ -206,9 +191,6 @@ def kind_of(values: np.ndarray) -> tuple[str, str, str]:
     if all(map(_is_number, others)) and (form_of_numbers := number_form(texts)) is not None:
         note = "commas are read as decimal commas" if form_of_numbers == "comma" else ""
         return "number", form_of_numbers, note
-    code = codes(texts)
-    if code is not None and all(map(_is_number, others)):
-        return "category", "code", f"numbers with leading zeros, such as {code!r}, are read as codes"
     return "category", "", ""
 
 
