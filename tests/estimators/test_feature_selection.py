@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import false_discovery_control, norm
+from scipy.stats import norm
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, feature_selection
-from sparsebnn.estimators.feature_selection import _Asker, _mean_and_p, discoveries, worth
+from sparsebnn.estimators.feature_selection import _Asker, _mean_and_p, worth
 from sparsebnn.likelihoods import Bernoulli
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import mlp
@@ -101,14 +101,6 @@ def test_the_columns_prices_add_up_to_the_layers_divergence(family):
     asker = _Asker(made, Bernoulli(), data(30), None, 1.0, 0)
     total = sum(asker.price(torch.tensor([j])) for j in range(5))
     assert total == pytest.approx(float(made.double()[0].weights.closed_form_kl().detach()), rel=1e-10)
-
-
-def test_discoveries_are_benjamini_and_hochbergs():
-    random = np.random.RandomState(0)
-    for _ in range(50):
-        p = random.rand(20) ** 3
-        expected = false_discovery_control(p) <= 0.1
-        assert (discoveries(p, 0.1) == expected).all()
 
 
 # (A standard error over rows, which few shuffles leave, is too small where a few of them decide.)

@@ -35,6 +35,6 @@ __all__ = [
 
 
 def load(path: str | Path) -> Any:
-    """The classifier or regressor that its ``save`` wrote, whichever it is."""
+    """Load a classifier or regressor from the file that its ``save`` wrote."""
     kinds = (SparseBNNClassifier, SparseBNNRegressor)
     return persistence.load(Path(path), {kind.__name__: kind for kind in kinds})

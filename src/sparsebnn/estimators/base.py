@@ -1,4 +1,4 @@
-"""What both estimators share: data in, training, fitted attributes. All work is in ``fit``."""
+"""The shared part of both estimators: data, training, fitted attributes. All work is in ``fit``."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ MODELS = ("average", "median")  # over all structures, or the median probability
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _FOLDS = 5
 _LEAST_TO_CALIBRATE = 30
-# From here on a fifth of the rows costs no accuracy worth having, and columns are better chosen by it.
+# With this many rows, leaving out a fifth costs little accuracy and improves the selection of columns.
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
-_TRIAL_STEPS = 3  # of an epoch; two epochs show how long a step takes
-_ALL_NETWORKS = 2.0  # times what one network takes after training, where most work is not by network
-_REPAYS_COMPILING = 120.0  # seconds of a time budget from which on compiling for a GPU may be worth it
+_TRIAL_STEPS = 3  # per epoch; two epochs are timed
+_ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
+_REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
 
 
 class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
@@ -60,7 +60,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
-        """Everything after ``__init__``, or nothing; ``prepare(rows, weight)``: targets, weights, notes."""
+        """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes."""
         owner = type(self).__name__
         began = time.monotonic()
         check_count(self.n_draws, "n_draws", owner)
@@ -104,7 +104,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _train(
         self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, budget: Budget | None
     ) -> tuple[Run, float]:
-        """The run, and how much of the work after it there is time for, from 0 to 1."""
+        """The run, and the share of the work after it that fits the time budget."""
         owner = type(self).__name__
         inputs, w, targets = torch.from_numpy(x).float(), torch.from_numpy(weight).float(), y
         # The command line watches the training to show a progress bar.
@@ -164,14 +164,14 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return run, budget.effort(pace)
 
     def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
-        """Which rows each replicate leaves out, to calibrate or to choose columns; None where none are."""
+        """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
         wanted = self.calibrate or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
         return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
-        """Rows for the validation ELBO; ``_kept_rows`` are the others, to train on."""
+        """Hold out rows for the validation ELBO; ``_kept_rows`` are the training rows."""
         owner = type(self).__name__
         part = share(self.validation_fraction, "validation_fraction", owner)
         count = max(1, round(part * len(x)))
@@ -189,7 +189,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any],
         rehearse: Callable[[Run], None],
     ) -> Pace:
-        """How long things take, by a few steps of training and a rehearsal of what follows."""
+        """Time a few training steps and a rehearsal of the work that follows."""
         few = tuple(each[: _TRIAL_STEPS * plan.batch_size] for each in data)
         self.plan_ = dataclasses.replace(plan, epochs=2, target_density=None)
         run = train(template, few, settings=self.plan_.settings, **options)
@@ -209,9 +209,9 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         effort: float = 1.0,
         networks: int | None = None,
     ) -> None:
-        """The attributes of a fitted estimator.
+        """Set the attributes of a fitted estimator.
 
-        ``effort`` is the share of the work to do, from 0 to 1, and ``networks`` how many are kept.
+        ``effort`` is the share of the work to do, from 0 to 1; ``networks`` is the number to keep.
         """
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
@@ -250,11 +250,11 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self.effects_ = explanation.effects(self, rows, _DRAWS_FOR_EFFECTS)
 
     def _unseen(self, living: list[int]) -> list[Tensor] | None:
-        """The rows that each network did not see; None where every network saw all."""
+        """The rows that each network did not see; None if every network saw all rows."""
         if self.early_stopping or (self._fold is None and self.plan_.train_rows is not None):
             seen = torch.zeros(self.n_rows_, dtype=torch.bool)
             seen[self._kept_rows] = True
-            # Every network was held back from the same rows: they share them out.
+            # No network saw these rows: divide them among the networks.
             held = torch.nonzero(~seen).flatten()
             return [held[k :: len(living)] for k in range(len(living))]
         if self._fold is None:
@@ -263,7 +263,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def planned_epochs_(self) -> int:
-        """The epochs of a training without a time budget; ``n_epochs_`` are those that were run."""
+        """The epochs planned without a time budget; ``n_epochs_`` is the number that were run."""
         return self.plan_.planned_epochs
 
     @property
@@ -306,12 +306,12 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return explanation.explain(self, x, n_draws, level, model)
 
     def summary(self, most: int | None = 20) -> str:
-        """What was learned as one readable table; ``most`` columns are listed (None: all)."""
+        """A readable table of the fitted model, with at most ``most`` columns (None: all)."""
         check_is_fitted(self)
         return summary.summary(self, most)
 
     def save(self, path: str | Path) -> Path:
-        """Write the fitted estimator to one safetensors file, without pickle; ``load`` brings it back."""
+        """Write the fitted estimator to one safetensors file; see :meth:`load`."""
         check_is_fitted(self)
         return persistence.save(self, Path(path))
 
@@ -331,14 +331,14 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _of_living(epoch: dict[str, Any], living: list[int]) -> dict[str, Any]:
-    """An epoch's figures of the networks that are kept."""
+    """The figures of an epoch for the networks that are kept."""
     return {name: [v[k] for k in living] if isinstance(v, list) else v for name, v in epoch.items()}
 
 
 @contextlib.contextmanager
 def _whole(estimator: SparseBNN) -> Iterator[None]:
-    """A fit that fails or is interrupted leaves the estimator as it was, with what an earlier one learned."""
-    # Fitting binds attributes and changes none in place, so their values need no copy.
+    """Restore the estimator if fitting fails or is interrupted."""
+    # Fitting never changes attributes in place, so a shallow copy is enough.
     before = dict(estimator.__dict__)
     try:
         yield

@@ -19,15 +19,13 @@ from sparsebnn.checks import invalid
 from sparsebnn.estimators import parsing
 
 __all__ = [
-    "CONSTANT",
-    "NINES",
     "Column",
     "ColumnWarning",
     "encode",
     "far_limits",
     "learn",
     "middle_and_std",
-    "nines",
+    "sentinel",
     "strange_levels",
 ]
 
@@ -35,31 +33,27 @@ _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
 
-_FAR = "{} far off (from {} to {}): what is below {} or above {} counts as that"
-
-CONSTANT = "always the same"  # the note of a constant column
-# What is said of a number that may be a word for "missing".
-NINES = "far from all others: if it stands for a missing value, leave those cells empty"
-# Values are far off where the middle 80% would lie within a thousandth of a standard deviation; they may be
-# ten times as far from that middle as it is wide.
+# Values are extreme if the middle 80% lies within a thousandth of a standard deviation. They are clipped at
+# ten times the width of that middle.
 _MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 _MOST_NINES = 1e7
-# A spread of fewer last digits than this is rounding.
+# A spread below this share of the size of the numbers is rounding.
 _DIGITS = 8 * float(np.finfo(np.float64).eps)
 
 
 class ColumnWarning(UserWarning):
-    """Columns of a table that were left out, have values far off, or a number that may mean "missing"."""
+    """Columns that were left out, have extreme values, or a number that may mean "missing"."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """How a column becomes inputs, learned from the training rows; plain values, so JSON can hold it.
+    """How a column becomes inputs, learned from the training rows. All values can be stored as JSON.
 
-    ``centre`` and ``scale`` standardise each input of the column. A column of kind ``dropped`` has none.
-    ``reference`` is the level without an input of its own, where there are two; ``form`` says how words
-    spell the column's numbers or dates (:mod:`sparsebnn.estimators.parsing`). ``limits`` are those
-    of a column with values far off, lowest and highest.
+    ``centre`` and ``scale`` standardize each input of the column; a column of kind ``dropped`` has no inputs.
+    With two levels there is one input, and ``reference`` is the level where it is 0. ``form`` is the format
+    of numbers and dates given as text (:mod:`sparsebnn.estimators.parsing`). ``limits`` clip extreme values.
+    ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
+    stand for a missing value.
     """
 
     name: str
@@ -72,6 +66,8 @@ class Column:
     reference: str | None = None
     form: str = ""
     limits: tuple[float, ...] = ()
+    constant: bool = False
+    sentinel: float | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -105,7 +101,7 @@ def _floats(values: np.ndarray, name: str, form: str) -> np.ndarray:
 
 
 def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
-    """``(rows, inputs)`` before standardising; NaN where the value is missing."""
+    """``(rows, inputs)`` before standardizing; NaN where the value is missing."""
     if column.kind == "number":
         own = _floats(values, column.name, column.form)[:, None]
     elif column.kind == "date":
@@ -123,7 +119,7 @@ def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
-    """One input per level, and one for gaps if training had any."""
+    """One input per level, and one that marks gaps if training had any."""
     place = {level: i for i, level in enumerate(column.levels)}
     found = parsing.labels(values)
     own = np.zeros((len(found), len(place)))
@@ -133,7 +129,7 @@ def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
         elif level in place:
             own[row, place[level]] = 1.0
         elif column.reference is not None and level != column.reference:
-            # All zeros would be the other level: a word that is neither stands between the two.
+            # All zeros would be the reference level; an unknown level counts as the average.
             own[row] = np.nan
     if not column.gaps:
         return own
@@ -142,7 +138,7 @@ def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
-    """Words that training did not have and how often they occur; none where rare ones were put together.
+    """Levels that training did not have, with their counts; empty if rare levels were merged.
 
     >>> column = learn("w", np.array(["Yes", "No", "No"], dtype=object), np.ones(3))
     >>> strange_levels(column, np.array(["yes", "No", "yes"], dtype=object))
@@ -155,7 +151,7 @@ def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
 
 
 def encode(column: Column, values: np.ndarray) -> np.ndarray:
-    """``(rows, inputs)`` standardised numbers; a missing value becomes 0, the average."""
+    """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average."""
     if column.kind == "dropped":
         return np.empty((len(values), 0))
     raw = _raw_inputs(column, values)
@@ -164,7 +160,7 @@ def encode(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool = False) -> Column:
-    """What a column is and how it becomes inputs, from the training rows."""
+    """Learn from the training rows how a column becomes inputs."""
     if categorical:
         kind, form, remark = "category", "", ""
     elif values.dtype.kind in "biufmM":
@@ -179,7 +175,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         return Column(name, "dropped", "always missing")
     low, high = known[~gaps].min(), known[~gaps].max()
     if low == high and not gaps.any():
-        return Column(name, "dropped", CONSTANT)
+        return Column(name, "dropped", "always the same", constant=True)
     if low == high:
         note = f"always the same or missing ({gaps.mean():.0%})"
     else:
@@ -188,15 +184,17 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     if bounds:
         far = int(((known[~gaps] < bounds[0]) | (known[~gaps] > bounds[1])).sum())
         ends = [_shown(value, kind) for value in (low, high, *bounds)]
-        count = "1 value is" if far == 1 else f"{far} values are"
-        remark = ", ".join(filter(None, (remark, _FAR.format(count, *ends))))
-    word = nines(known[~gaps]) if kind == "number" else None
-    if word is not None:
-        share = np.mean(known[~gaps] == word)
-        remark = ", ".join(filter(None, (remark, f"{word:g} in {share:.1%} of the rows, {NINES}")))
+        count = "1 extreme value" if far == 1 else f"{far} extreme values"
+        clipped = "{} (range {} to {}), clipped to {} to {}".format(count, *ends)
+        remark = ", ".join(filter(None, (remark, clipped)))
+    missing = sentinel(known[~gaps]) if kind == "number" else None
+    if missing is not None:
+        share = np.mean(known[~gaps] == missing)
+        doubt = f"{missing:g} in {share:.1%} of the rows: if it means missing, leave those cells empty"
+        remark = ", ".join(filter(None, (remark, doubt)))
     note = ", ".join(filter(None, (note, remark)))
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds)
-    return _standardised(column, values, weight)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds, sentinel=missing)
+    return _standardized(column, values, weight)
 
 
 def _shown(value: float, kind: str) -> str:
@@ -210,26 +208,26 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
     if not counts:
         return Column(name, "dropped", "always missing")
     if len(counts) == 1 and not gaps:
-        return Column(name, "dropped", CONSTANT)
+        return Column(name, "dropped", "always the same", constant=True)
     if len(counts) > max(_LEVELS, len(found) // 2):
-        note = f"{len(counts)} different words, nearly one per row"
+        note = f"{len(counts)} different levels, nearly one per row"
         if parsing.may_be_thousands(list(counts)):
-            note += "; their commas may be decimal or stand before thousands: write numbers without"
+            note += "; their commas may be decimal or separate thousands: do not separate thousands"
         return Column(name, "dropped", note)
-    # The most frequent first; the order of equals must not depend on the order of the rows.
+    # The most frequent first; ties must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
     note = f"{len(counts)} levels"
     if len(ordered) > _LEVELS:
-        note += f", the {_LEVELS} most frequent told apart"
+        note += f", the {_LEVELS} most frequent kept"
     kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
         note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
     reference = ordered[0] if len(ordered) == 2 else None
     column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
-    return _standardised(column, values, weight)
+    return _standardized(column, values, weight)
 
 
-def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Column:
+def _standardized(column: Column, values: np.ndarray, weight: np.ndarray) -> Column:
     """The same column with the centre and scale of its inputs."""
     raw = _raw_inputs(column, values)
     plain = 0 if column.kind == "category" else raw.shape[1] - int(column.gaps)
@@ -248,9 +246,9 @@ def _standardised(column: Column, values: np.ndarray, weight: np.ndarray) -> Col
 
 
 def middle_and_std(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation; a spread that is only rounding counts as the size of the numbers.
+    """Mean and standard deviation; if the spread is only rounding, the size of the numbers is the scale.
 
-    Numbers may be as large or small as floats are, or far from 0 beside their spread (times, for example).
+    Works for the whole range of floats and for numbers far from 0 relative to their spread, such as times.
 
     >>> middle_and_std(1.7e18 + 1e9 * np.array([0.0, 2.0]), np.ones(2))
     (1.700000001e+18, 1000000000.0)
@@ -273,10 +271,10 @@ def middle_and_std(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
 
 
 def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
-    """Lowest and highest value to be taken as it is; nothing where no value is far off.
+    """Limits to clip extreme values at; empty if there are none.
 
-    A value of 1e12 among ordinary ones would be all that a standard deviation sees: standardised, the others
-    would all be one number.
+    A single 1e12 among ordinary values would set the standard deviation, and standardizing would make all
+    other values equal.
 
     >>> x = np.arange(101.0)
     >>> far_limits(x, np.ones(101)), far_limits(np.append(x, 1e12), np.ones(102))
@@ -292,19 +290,19 @@ def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
     return low - _REACH * width, high + _REACH * width
 
 
-def nines(known: np.ndarray) -> float | None:
-    """A repeated number of nines (99, 999, −9, −999 …), farther from the others than these lie apart.
+def sentinel(known: np.ndarray) -> float | None:
+    """A repeated number of nines (99, 999, −9, −999 …) that is farther from the others than their range.
 
-    Many tables write a missing value so. Read as a number it misleads, but only the table's owner can know.
+    Many tables mark missing values like this. The number is kept, since only the owner of the table can know.
 
-    >>> nines(np.array([3.0, 5.0, -999.0, 4.0, -999.0])), nines(np.array([97.0, 98.0, 99.0, 99.0]))
+    >>> sentinel(np.array([3.0, 5.0, -999.0, 4.0, -999.0])), sentinel(np.array([97.0, 98.0, 99.0, 99.0]))
     (-999.0, None)
     """
     for end in (float(known.min()), float(known.max())):
         others = known[known != end]
         if not (end.is_integer() and abs(end) < _MOST_NINES and set(str(abs(int(end)))) == {"9"}):
             continue
-        # 9 may be a number like any other.
+        # 9 is usually an ordinary number.
         if end == 9.0 or len(others) == 0 or len(known) - len(others) < 2:
             continue
         if np.abs(others - end).min() > np.ptp(others) > 0.0:

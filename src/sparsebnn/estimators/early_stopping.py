@@ -37,11 +37,11 @@ __all__ = [
     "short_of_time",
 ]
 
-_LOOKS = 40  # how often the validation rows are looked at in a full training
-LEAST_EFFORT = 0.05  # of the work after training; the rehearsal has as much
-_SAFETY = 0.9  # of the time that is left, for steps that take longer than those measured
+_LOOKS = 40  # evaluations of the validation ELBO in a full training
+LEAST_EFFORT = 0.05  # share of the work after training; also that of the rehearsal
+_SAFETY = 0.9  # share of the remaining time to plan with, since steps may become slower
 _MOST_AFTER = 0.2  # share of the budget for the work after training
-_FEW_EPOCHS = 10  # fewer have no schedule worth the name: better so many of fewer rows
+_FEW_EPOCHS = 10  # if fewer fit, use fewer rows instead
 _FEWEST_ROWS = 1000
 _OVER = 1.2  # times the time budget: a longer fit is reported
 _USEFUL_SHARE = 0.25  # of the planned training; less of it causes a warning
@@ -49,7 +49,7 @@ _CALLER_OF_FIT = 4  # stack level of the line that called ``fit``
 
 
 class StopTraining(Exception):
-    """Raised out of a training run that shall end here; ``run`` has what was learned."""
+    """Ends a training run early; ``run`` holds the networks."""
 
     def __init__(self, run: Run, why: str) -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class StopTraining(Exception):
 
 
 class TimeBudget(Callback):
-    """Ends training where another epoch would end after ``until`` (of time.monotonic)."""
+    """Stop if another epoch would end after ``until`` (on the clock ``time.monotonic``)."""
 
     why = "the time budget is spent"
 
@@ -76,14 +76,13 @@ class TimeBudget(Callback):
 
 
 class EarlyStopping(Callback):
-    r"""Ends training when the ELBO of held-out rows no longer rises, and goes back to its best.
+    r"""Stop when the ELBO of held-out rows no longer rises, and restore the best parameters.
 
     .. math:: -\frac{N}{|V|}\sum_{i \in V} w_i\,\mathrm{nll}_i - T \cdot \mathrm{KL}
 
-    over the validation rows V, N training rows and the temperature T; looked at about 40 times, once
-    the warm-up is over, with heteroscedastic noise once it may differ from row to row, and with a target
-    density once it is reached and the structure is fixed.
-    ``patience`` looks without a better one end the training.
+    for validation rows V, N training rows and temperature T. It is computed about 40 times, starting after
+    the warm-up; with heteroscedastic noise, once the noise may depend on the row; with a target density, once
+    the structure is fixed. ``patience`` evaluations without improvement stop the training.
     """
 
     def __init__(self, x: Tensor, y: Tensor, weight: Tensor, patience: int) -> None:
@@ -112,7 +111,7 @@ class EarlyStopping(Callback):
             return
         rows_differ = any(name.endswith(".noise_switch") for name in run.replicates.shared)
         if rows_differ and epoch.epoch < settings.noise_from:
-            return  # the likelihood is another one until then
+            return  # the likelihood differs until then
         if done < settings.warmup * settings.epochs or (done % every and done != settings.epochs):
             return
         elbo = self._elbo(run, epoch)
@@ -125,7 +124,7 @@ class EarlyStopping(Callback):
             raise StopTraining(run, f"the validation ELBO has not risen for {self.patience} looks")
 
     def restore(self, run: Run) -> None:
-        """Back to the best parameters seen."""
+        """Restore the best parameters."""
         for name, values in self.kept.items():
             run.replicates.parameters[name].copy_(values)
 
@@ -140,17 +139,17 @@ class Pace:
 
     @property
     def whole_after(self) -> float:
-        """At most so many seconds take the work after training: part of the measured ones do not grow."""
+        """An upper bound for the work after training at full effort: part of the measured time is fixed."""
         return self.after / LEAST_EFFORT
 
 
 def load_lazily() -> None:
-    """Import what PyTorch imports when the first network of a process is trained, seconds of work."""
+    """Import what PyTorch otherwise imports during the first training of a process, which takes seconds."""
     importlib.import_module("torch._dynamo")
 
 
 class Budget:
-    """``seconds`` from now on."""
+    """A number of seconds, counted from now."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.until = seconds, time.monotonic() + seconds
@@ -159,7 +158,7 @@ class Budget:
         return self.until - time.monotonic()
 
     def after(self, pace: Pace) -> float:
-        """The seconds to set aside for the work after training."""
+        """The seconds to reserve for the work after training."""
         return max(pace.after / _SAFETY, min(_MOST_AFTER * self.seconds, pace.whole_after))
 
     def effort(self, pace: Pace) -> float:
@@ -167,13 +166,13 @@ class Budget:
         return max(LEAST_EFFORT, min(1.0, _SAFETY * self.left() / pace.whole_after))
 
     def needed(self, plan: Plan, rows: int, pace: Pace) -> float:
-        """About the budget that the whole plan would take."""
+        """The approximate budget that the whole plan needs."""
         steps = plan.epochs * math.ceil(rows / plan.batch_size)
         until = self.seconds - self.left() + (pace.compiling + steps * pace.step) / _SAFETY
         return min(until + pace.whole_after, until / (1.0 - _MOST_AFTER))
 
     def shortened(self, plan: Plan, rows: int, pace: Pace, plan_of: Callable[[int], Plan]) -> Plan:
-        """The plan, or what of it fits in; ``plan_of`` makes one for so many rows."""
+        """The plan, shortened if necessary; ``plan_of`` makes a plan for a number of rows."""
         steps = int(_SAFETY * (self.left() - self.after(pace) - pace.compiling) / pace.step)
         fitting = steps // math.ceil(rows / plan.batch_size)
         if fitting >= plan.epochs:
@@ -193,18 +192,17 @@ class Budget:
 
 
 def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
-    """Training that ended on its way to a target density goes the rest of it at once, without a refit."""
+    """Prune to the target density at once if training stopped before reaching it; there is no refit."""
     if plan.target_density is None or len(run.history) >= plan.settings.refit_from:
         return []
     fix_structure(run.replicates, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
-    return [f"Training ended before its refit ({why}): the weights were cut down to the density at once."]
+    return [f"Training stopped before the refit ({why}): weights were pruned to the target density at once."]
 
 
 def short_of_time(plan: Plan, epochs: int, rows: int, seconds: float, needed: float) -> list[str]:
-    """How much of the planned training a time budget allowed; a warning where that is little.
+    """A note on the share of the planned training that a time budget allowed; a warning if it is small.
 
-    ``epochs`` are those it allowed, ``rows`` those that could have been used, ``needed`` the budget that the
-    whole plan would take.
+    ``epochs`` were allowed, ``rows`` were available, and the whole plan would take the budget ``needed``.
     """
     used = plan.train_rows or rows
     if epochs == plan.planned_epochs and used == rows:
@@ -226,12 +224,12 @@ def short_of_time(plan: Plan, epochs: int, rows: int, seconds: float, needed: fl
 
 
 def over_time(seconds: float, taken: float) -> list[str]:
-    """A budget that not even the shortest training keeps."""
+    """A note and a warning if even the shortest training exceeds the budget."""
     if taken <= _OVER * seconds:
         return []
     note = (
-        f"The fit took {taken:.2g} s, more than the time budget of {seconds:g} s: reading the table, a few "
-        "steps of training and a description of the model are the least it does."
+        f"The fit took {taken:.2g} s, more than the time budget of {seconds:g} s: the minimum is to read the "
+        "table, train for a few steps and describe the model."
     )
     warnings.warn(note, UserWarning, stacklevel=_CALLER_OF_FIT)
     return [note]

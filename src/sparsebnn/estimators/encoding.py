@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.estimators.columns import CONSTANT, NINES, Column, ColumnWarning, encode, learn
+from sparsebnn.estimators.columns import Column, ColumnWarning, encode, learn
 from sparsebnn.estimators.parsing import number_form
 
 __all__ = ["Encoder", "Table", "checked_table", "is_frame", "is_sparse", "names_apart", "warn_of_columns"]
@@ -24,21 +24,21 @@ _CALLER_OF_FIT = 4  # stack level of the line that called ``fit``
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether this is a scipy.sparse matrix or array; scipy itself need not be there."""
+    """Whether this is a scipy.sparse matrix or array, without importing scipy."""
     return hasattr(x, "tocsr") and hasattr(x, "nnz")
 
 
 def is_frame(x: Any) -> bool:
-    """Whether this is a pandas or polars frame (or anything with the same methods), or our own table."""
+    """Whether this is a pandas or polars frame (or has the same methods), or a :class:`Table`."""
     framed = hasattr(x, "columns") and (hasattr(x, "iloc") or hasattr(x, "get_columns"))
     return isinstance(x, Table) or framed
 
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of equal length: what every kind of table becomes first.
+    """Named columns of equal length, the common form of all input types.
 
-    ``categorical`` marks columns that are categories whatever their values look like.
+    ``categorical`` marks columns that are categorical whatever their values are.
     """
 
     names: tuple[str, ...]
@@ -109,10 +109,10 @@ def _values(series: Any) -> np.ndarray:
         return np.asarray(series)
     name = str(dtype).lower()
     if name.startswith("period"):
-        # A month or a year counts as the moment it begins.
+        # A month or a year becomes its first moment.
         return np.asarray(series.dt.to_timestamp())
     if name.startswith(("float", "int", "uint", "bool", "datetime", "date", "timedelta", "duration")):
-        # Extension types: their own conversion turns gaps into NaN or NaT, or into objects.
+        # Extension types convert gaps to NaN, NaT or objects.
         found = np.asarray(series.to_numpy())
         return found if found.dtype.kind in "biufMm" else found.astype(object)
     listed = series.to_list() if hasattr(series, "to_list") else list(series)
@@ -152,18 +152,18 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the columns: left out, read by a guess, cut off, or oddly coded."""
+        """Columns that are left out, were parsed by a guess, are clipped, or contain a sentinel."""
         said = []
         for column in self.columns:
             if column.kind == "dropped":
                 said.append(f"Column {column.name!r} is left out: {column.note}.")
-            elif column.form or column.limits or NINES in column.note:
+            elif column.form or column.limits or column.sentinel is not None:
                 said.append(f"Column {column.name!r}: {column.note}.")
         return said
 
     def transform(self, table: Table) -> np.ndarray:
         """``(rows, inputs)``, float64."""
-        # Without any usable column the network still needs an input: one that says nothing.
+        # Without any usable column the network still needs an input: a constant one.
         out = np.zeros((len(table), max(1, len(self.input_names))))
         start = 0
         for column, values in zip(self.columns, table.values):
@@ -186,7 +186,7 @@ class Encoder:
 
 
 def names_apart(names: Sequence[str]) -> list[str]:
-    """Names told apart: the second 'x' becomes 'x.2', or the next number that is nobody's name.
+    """Unique names: the second 'x' becomes 'x.2', or the next number that is not taken.
 
     >>> names_apart(["x", "y", "x"]), names_apart(["x", "x", "x.2"])
     (['x', 'y', 'x.2'], ['x', 'x.3', 'x.2'])
@@ -204,20 +204,19 @@ def names_apart(names: Sequence[str]) -> list[str]:
     return apart
 
 
-def warn_of_columns(encoder: Encoder, told: Sequence[str] = ()) -> None:
-    """One warning for all columns that are left out though they vary, one for those with values far off.
+def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
+    """Warn once for each kind of problem: columns that vary but are left out, extreme values, sentinels.
 
-    And one for those with a number that may stand for a missing value. ``told`` is said of
-    the target and of the rows' weights.
+    ``more`` are warnings on the target and the sample weights.
     """
-    for sentence in told:
+    for sentence in more:
         warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
-    gone = [c for c in encoder.columns if c.kind == "dropped" and c.note != CONSTANT]
-    words = [c for c in encoder.columns if NINES in c.note and not c.limits]
+    gone = [c for c in encoder.columns if c.kind == "dropped" and not c.constant]
+    words = [c for c in encoder.columns if c.sentinel is not None and not c.limits]
     missing = "a number that may stand for a missing value"
     for columns, one, many in (
         (gone, "is left out", "are left out"),
-        ([c for c in encoder.columns if c.limits], "has values far off", "have values far off"),
+        ([c for c in encoder.columns if c.limits], "has extreme values", "have extreme values"),
         (words, f"has {missing}", f"have {missing}"),
     ):
         if columns:
@@ -281,7 +280,7 @@ def _check_names(estimator: Any, names: tuple[str, ...], reset: bool) -> None:
 
 
 def _holds_words(x: Any) -> bool:
-    """Whether an array or list of rows has entries that are words, not numbers."""
+    """Whether an array or list of rows contains text that is not a number."""
     if is_sparse(x) or isinstance(x, Tensor):
         return False
     try:

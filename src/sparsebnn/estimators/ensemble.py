@@ -41,8 +41,8 @@ _GRID = np.exp(np.linspace(np.log(0.25), np.log(16.0), 97))
 class Ensemble:
     """Replicates of one network with their likelihoods.
 
-    Draws are whole weight tensors, computed in double precision: a row's prediction does not depend on
-    the rows beside it, nor on the size of the batch.
+    Each draw samples whole weight tensors, in double precision: the prediction of a row depends neither on
+    the other rows nor on the batch size.
     """
 
     networks: Sequence[nn.Module]
@@ -102,9 +102,9 @@ class Ensemble:
 
 @torch.no_grad()
 def _merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
-    """The network with the inputs of a column made one, there when any of them is.
+    """The network with the inputs of each column merged into one, included if any of them is.
 
-    The inclusions of a unit's weights are independent, so the merged weight is there with probability
+    The inclusions of a unit's weights are independent, so the merged weight is included with probability
     1 − Π(1 − α̃), exactly.
     """
     merged = copy.deepcopy(network).double()
@@ -151,9 +151,9 @@ def mixture_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Ten
 
 
 class Folded(Likelihood):
-    """A likelihood that does not count the rows of one fold; the last column of y is the fold.
+    """A likelihood that ignores the rows of one fold; the last column of y is the fold.
 
-    ``held`` is a buffer, so that every replicate has a fold of its own.
+    ``held`` is a buffer, so it can differ between replicates.
     """
 
     held: Tensor
@@ -180,7 +180,7 @@ class Folded(Likelihood):
 
 
 def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
-    """A fold for every row; each class is spread over all of them."""
+    """A fold for every row, stratified by class."""
     random = np.random.RandomState(seed)
     found = np.empty(len(y))
     labels = y.numpy() if classes else np.zeros(len(y))
@@ -197,7 +197,7 @@ def logit_scale(
 ) -> float:
     """The s of the module's formula, on the rows that some replicate left out.
 
-    ``effort`` is the share of the most rows that are asked, for a fit that has little time.
+    ``effort`` reduces the number of rows, for a fit with little time.
     """
     rows = np.flatnonzero(fold.numpy() < len(ensemble.networks))[: int(effort * _MOST_ROWS)]
     if len(rows) < 10:

@@ -48,7 +48,7 @@ _YEAR_LAST = re.compile(
 
 
 def number(text: str, form: str = "") -> float | None:
-    """The number a word spells; None if it spells none.
+    """Text as a number; None if it is not one.
 
     >>> number("1.5"), number("1,5"), number("1,5", "comma"), number("often")
     (1.5, None, 1.5, None)
@@ -57,14 +57,14 @@ def number(text: str, form: str = "") -> float | None:
     if form == "comma" and _COMMA.fullmatch(plain):
         plain = plain.replace(",", ".")
     try:
-        # Python reads 2000_01 as a number; in a table it is a word.
+        # Python accepts 2000_01, but in a table it is not a number.
         return None if "_" in plain else float(plain)
     except ValueError:
         return None
 
 
 def number_form(texts: Sequence[str]) -> str | None:
-    """How these words spell numbers: ``""`` by a point, ``"comma"``; None if they do not.
+    """The format of numbers as text: ``""`` (decimal point) or ``"comma"``; None if some are not numbers.
 
     Commas that may all separate thousands are not read as decimal commas.
 
@@ -79,7 +79,7 @@ def number_form(texts: Sequence[str]) -> str | None:
 
 
 def may_be_thousands(texts: Sequence[str]) -> bool:
-    """Whether every comma may stand before thousands, so that nobody can tell what the numbers are."""
+    """Whether all commas may separate thousands, so that the numbers are ambiguous."""
     with_comma = [text.strip() for text in texts if "," in text]
     others = [text for text in texts if "," not in text]
     thousands = bool(with_comma) and all(map(_THOUSANDS.fullmatch, with_comma))
@@ -87,7 +87,7 @@ def may_be_thousands(texts: Sequence[str]) -> bool:
 
 
 def days(text: str, form: str = "") -> float | None:
-    """Days from 1970 to the moment a word spells, in UTC where it names a zone; None if it spells none.
+    """Text as days since 1970, in UTC if it has a zone; None if it is not a date.
 
     >>> days("1970-01-02"), days("1970-01-01T13:00:00+01:00"), days("02/01/1970", "day first")
     (1.0, 0.5, 1.0)
@@ -124,9 +124,9 @@ def _iso_days(date: str, time: str | None, zone: str | None) -> float | None:
 
 
 def date_form(texts: Sequence[str]) -> tuple[str, bool] | None:
-    """How these words spell dates, ``(form, sure)``; None if they do not.
+    """The format of dates given as text, ``(form, sure)``; None if some are not dates.
 
-    Where no row tells day and month apart, the day comes first, and that is not sure.
+    If no row distinguishes day and month, the day comes first and ``sure`` is False.
 
     >>> date_form(["2024-05-31"]), date_form(["31/12/2023", "1/2/2024"]), date_form(["12/31/2023"])
     (('', True), ('day first', True), ('month first', True))
@@ -153,7 +153,7 @@ def absent(value: Any) -> bool:
 
 
 def label(value: Any) -> str:
-    """A level's name: the same for 1, 1.0 and numpy's 1.
+    """The name of a level; 1, 1.0 and numpy's 1 have the same name.
 
     >>> label(1.0), label("a"), label(True)
     ('1', 'a', 'True')
@@ -169,7 +169,7 @@ def label(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value that is no word is a number, or a duration."""
+    """Whether a value that is not text is a number or a duration."""
     kinds = (numbers.Real, np.bool_, datetime.timedelta, np.timedelta64)
     return isinstance(value, kinds) or type(value).__name__ == "Decimal"
 
@@ -187,7 +187,7 @@ def kind_of(values: np.ndarray) -> tuple[str, str, str]:
         form, sure = dates
         order = {"day first": "day/month/year", "month first": "month/day/year"}.get(form)
         note = "" if order is None else f"dates are read as {order}"
-        return "date", form, note if sure else f"{note}, which no row confirms"
+        return "date", form, note if sure else f"{note}, but no row confirms the order"
     if all(map(_is_number, others)) and (form_of_numbers := number_form(texts)) is not None:
         note = "commas are read as decimal commas" if form_of_numbers == "comma" else ""
         return "number", form_of_numbers, note

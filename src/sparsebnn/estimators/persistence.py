@@ -1,4 +1,4 @@
-"""Fitted estimators as files: one safetensors file with JSON beside the tensors; nothing is unpickled."""
+"""Save and load fitted estimators: one safetensors file with a JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EstimatorError", "header", "load", "save"]
 
 
 class EstimatorError(storage.StorageError):
-    """An estimator's file that cannot be written or must not be used; the message says why."""
+    """An estimator file that cannot be written or is not safe to use."""
 
 
 _KIND = storage.Kind(
@@ -35,7 +35,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:
-    """Constructor parameters as JSON; a generator as random state becomes the seed that was drawn."""
+    """Constructor parameters as JSON; a generator as random state becomes the seed drawn from it."""
     kept = {}
     for name, value in estimator.get_params(deep=False).items():
         if name == "random_state" and not isinstance(value, int | np.integer | None):
@@ -64,7 +64,7 @@ def _targets(estimator: Any) -> dict[str, Any]:
             advice = "Encode the labels as strings or numbers."
             raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
         return {"classes": listed, "dtype": classes.dtype.str}
-    # The noise that was fitted: the parameter may have been set to another since.
+    # The noise of the fit: the parameter may have changed since.
     return {
         "mean": estimator._y_mean.tolist(),
         "std": estimator._y_std.tolist(),
@@ -108,7 +108,7 @@ def save(estimator: Any, path: Path) -> Path:
 
 
 def header(path: Path) -> dict[str, Any]:
-    """What a file says of its estimator, without the weights."""
+    """The header of a file, without the weights."""
     return storage.read(_KIND, path)[1]
 
 
@@ -128,7 +128,7 @@ def load(path: Path, kinds: dict[str, type]) -> Any:
 
 
 def _check_size(record: dict[str, Any], path: Path) -> None:
-    """A network larger than its file is not built: it could take all of the memory."""
+    """Reject headers that describe a network larger than the file, which could exhaust the memory."""
     sizes = [record["inputs"], *record["plan"]["hidden"]]
     weights = record["replicates"] * sum(a * b for a, b in zip(sizes, sizes[1:]))
     if max(weights, record["replicates"], *sizes) > path.stat().st_size:

@@ -21,17 +21,17 @@ __all__ = ["SparseBNNRegressor"]
 
 
 class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
-    """Regression by sparse Bayesian neural networks; works without touching a parameter.
+    """Regression by sparse Bayesian neural networks; the defaults work on most tables.
 
     Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
 
-    calibrate : False here: the learned noise needs no correction, and leaving rows out costs accuracy. (From
-        5,000 rows on a fifth is left out all the same, to choose columns.)
+    calibrate : False by default: the learned noise needs no correction, and leaving rows out costs accuracy.
+        (With 5,000 rows or more, each replicate leaves out a fifth anyway, to select columns.)
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
         (docs/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
         ``calibrate=True`` helps.
 
-    ``y`` may have several columns; it is standardised inside. Attributes as for the classifier.
+    ``y`` may have several columns and is standardized internally. Attributes as for the classifier.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
@@ -113,7 +113,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     def predict(self, X: Any, return_std: bool = False, *, model: str = "average") -> Any:
         """The predictive mean of each row; with ``return_std`` also its standard deviation.
 
-        The deviation joins what is not known of the weights and the noise of the targets.
+        It combines the uncertainty about the weights and the noise of the targets.
         """
         check_is_fitted(self)
         means, variances = [], []
@@ -131,8 +131,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     ) -> np.ndarray:
         """``(rows, levels)`` quantiles of the predictive distribution.
 
-        For several targets ``(rows, targets, levels)``; for a single level, not in a list, without the last
-        axis. They are those of the mixture over draws, computed, not sampled.
+        The shape is ``(rows, targets, levels)`` for several targets; a scalar level has no last axis. The
+        quantiles are those of the mixture over draws, computed, not sampled.
         """
         check_is_fitted(self)
         listed = [float(level) for level in np.atleast_1d(np.asarray(levels))]
@@ -175,13 +175,10 @@ def _targets(y: Any) -> np.ndarray:
 
 
 def _far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
-    """A sentence for targets of which a few values are so far off that they alone set the scale.
-
-    Inputs are cut off there; what is to be predicted is not ours to change.
-    """
+    """Notes on targets whose scale is set by a few extreme values. Unlike inputs, targets are not clipped."""
     far = [column for column in columns.T if far_limits(column, weight)]
     return [
-        f"The target has values far off (from {column.min():.4g} to {column.max():.4g}), beside which the "
-        "others look alike: correct or drop these rows, or fit its logarithm."
+        f"The target has extreme values (range {column.min():.4g} to {column.max():.4g}) that hide the "
+        "differences between the others: correct or drop these rows, or fit the logarithm of the target."
         for column in far
     ]
