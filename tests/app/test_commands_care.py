@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 import warnings
 
@@ -20,7 +19,7 @@ from sparsebnn.app.commands import measuring, running, writing
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import storing
+from sparsebnn.estimators import persistence
 from sparsebnn.io import storage
 from sparsebnn.training import Interrupted
 
@@ -358,7 +357,7 @@ def test_a_header_edited_by_hand_gives_one_line(coded, tmp_path, edit):
     safetensors.torch.save_file(tensors, path, metadata=meta)
     refused(call("info", path), "is damaged or truncated (its content does not match its checksum).")
     # By a hand that knows of the checksum.
-    storage.write(storing._KIND, path, tensors, header)
+    storage.write(persistence._KIND, path, tensors, header)
     refused(call("info", path), f"Error: {path} is damaged (")
     refused(call("predict", path, coded.parent / "codes.csv"), f"Error: {path} is damaged (")
 
@@ -459,22 +458,6 @@ def test_codes_as_target_from_file_to_prediction(tmp_path):
     new = write(tmp_path / "n.csv", ["a"], [["3.0"], ["-3.0"]])
     predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
     assert [row["prediction"] for row in predicted] == ["001", "002"]
-
-
-def test_codes_among_the_inputs_are_categories_in_every_file(tmp_path):
-    """'1' and '001' are different codes; a file that holds '1' alone does not make them a number."""
-    codes = np.random.RandomState(1).choice(["001", "010", "1"], 90)
-    rows = zip(codes, numbers(90), np.where(codes == "001", "hi", "lo"))
-    data = write(tmp_path / "d.csv", ["code", "b", "y"], rows)
-    words = ["--target", "y", "--out", tmp_path / "r", "--epochs", "60", "--replicates", "1"]
-    done = call("fit", data, *words)
-    assert done.exit_code == 0, done.output
-    told = r"Note: column 'code': 3 levels, numbers with leading zeros, such as '0\d\d', are read as codes\."
-    assert re.search(f"^{told}$", done.stderr, re.MULTILINE)
-    for code, label in (("001", "hi"), ("1", "lo"), ("010", "lo")):
-        new = write(tmp_path / "n.csv", ["code", "b"], [[code, "0.0"]])
-        predicted = csv.DictReader(call("predict", tmp_path / "r", new).stdout.splitlines())
-        assert [row["prediction"] for row in predicted] == [label]
 
 
 def test_a_number_may_have_zeros_before_it_in_new_rows(tmp_path):

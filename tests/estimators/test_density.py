@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, load, watching
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, early_stopping, load
 from sparsebnn.nn.networks import prior_values
 
-QUICK = {"epochs": 40, "replicates": 2, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
+QUICK = {
+    "epochs": 40,
+    "replicates": 2,
+    "hidden": (8,),
+    "learning_rate": 0.05,
+    "n_draws": 20,
+    "random_state": 0,
+}
 
 
 def two_classes(rows=120, seed=0):
@@ -19,7 +26,7 @@ def two_classes(rows=120, seed=0):
 def test_a_target_density_is_reached(asked):
     x, y = load_breast_cancer(return_X_y=True)
     held = np.arange(len(x)) % 5 == 0
-    model = SparseBNNClassifier(target_density=asked).fit(x[~held], y[~held])
+    model = SparseBNNClassifier(random_state=0, target_density=asked).fit(x[~held], y[~held])
     assert model.density_ == pytest.approx(asked, rel=0.1)
     assert model.score(x[held], y[held]) > 0.93
     assert model.stopped_because_ == "all epochs are done"
@@ -49,10 +56,10 @@ def test_a_target_density_is_reached_in_every_way(more, tmp_path):
 
 
 def test_training_cut_short_has_its_density_all_the_same(monkeypatch):
-    class Now(watching.TimeBudget):
+    class Now(early_stopping.TimeBudget):
         def on_epoch_end(self, run, epoch):
             if epoch.epoch == 4:
-                raise watching.StopTraining(run, "the time budget is spent")
+                raise early_stopping.StopTraining(run, "the time budget is spent")
 
     monkeypatch.setattr(base, "TimeBudget", Now)
     model = SparseBNNClassifier(**{**QUICK, "hidden": (20,)}, target_density=0.1, time_budget=60.0)
@@ -63,10 +70,7 @@ def test_training_cut_short_has_its_density_all_the_same(monkeypatch):
     assert model.n_epochs_ == 5
     assert model.density_ == pytest.approx(0.1)
     assert model.stopped_because_ == "the time budget is spent"
-    assert model.notes_[0] == (
-        "Training ended before its refit (the time budget is spent): "
-        "the weights were cut down to the density at once."
-    )
+    assert "before the refit" in model.notes_[0]
 
 
 def test_a_density_that_a_small_network_cannot_have_is_noted():
@@ -88,7 +92,9 @@ def test_early_stopping_does_not_end_on_the_way_down():
 def test_columns_pay_by_the_prior_that_was_stated():
     x = np.random.RandomState(0).randn(150, 4)
     y = x[:, 0] - x[:, 1] + 0.3 * np.random.RandomState(1).randn(150)
-    model = SparseBNNRegressor(epochs=100, replicates=2, hidden=(10,), target_density=0.2).fit(x, y)
+    model = SparseBNNRegressor(
+        random_state=0, epochs=100, replicates=2, hidden=(10,), target_density=0.2
+    ).fit(x, y)
     for network in model.networks_:
         assert [value.inclusion_prob for value in prior_values(network)] == pytest.approx([0.1, 0.1])
     assert list(model.selected_features_) == ["x0", "x1"]

@@ -30,7 +30,9 @@ def test_noise_of_a_known_function_is_learned_and_the_mean_not_worse():
     new, mean, std, targets = simulated(1000, 1)
     found = {}
     for noise in NOISES:
-        model = SparseBNNRegressor(noise=noise, replicates=1, epochs=120, n_draws=50).fit(x, y)
+        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, epochs=120, n_draws=50).fit(
+            x, y
+        )
         found[noise] = model.predict(new, return_std=True)
         low, high = model.predict_quantiles(new, [0.05, 0.95]).T
         assert 0.86 <= np.mean((targets >= low) & (targets <= high)) <= 0.94, noise
@@ -48,7 +50,9 @@ def test_real_rows_are_predicted_as_well_as_with_learned_noise():
     kept, held = order[150:], order[:150]
     error, lost = {}, {}
     for noise in NOISES:
-        model = SparseBNNRegressor(noise=noise, replicates=1, n_draws=50).fit(x[kept], y[kept])
+        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, n_draws=50).fit(
+            x[kept], y[kept]
+        )
         mean, std = model.predict(x[held], return_std=True)
         error[noise], lost[noise] = np.sqrt(np.mean((y[held] - mean) ** 2)), nll(mean, std, y[held])
         low, high = model.predict_quantiles(x[held], [0.05, 0.95]).T

@@ -6,10 +6,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, choosing, storing
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, feature_selection, persistence
 from sparsebnn.training import Callback
 
-QUICK = {"epochs": 3, "replicates": 2, "hidden": (4,), "n_draws": 4}
+QUICK = {"epochs": 3, "replicates": 2, "hidden": (4,), "n_draws": 4, "random_state": 0}
 KINDS = [SparseBNNClassifier, SparseBNNRegressor]
 
 
@@ -63,7 +63,7 @@ def an_error_after_training(model, monkeypatch):
     def fail(*given):
         raise MemoryError
 
-    monkeypatch.setattr(choosing, "worth", fail)
+    monkeypatch.setattr(feature_selection, "worth", fail)
     model.fit(*data(5, 3))
 
 
@@ -95,7 +95,9 @@ def test_a_fitted_one_stays_the_one_it_was(kind, fails, monkeypatch, tmp_path):
     if probs is not None:
         np.testing.assert_array_equal(model.predict_proba(x), probs)
     model.save(tmp_path / "after.safetensors")
-    assert storing.header(tmp_path / "after.safetensors") == storing.header(tmp_path / "before.safetensors")
+    assert persistence.header(tmp_path / "after.safetensors") == persistence.header(
+        tmp_path / "before.safetensors"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

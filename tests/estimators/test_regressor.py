@@ -6,9 +6,16 @@ import torch
 from scipy.stats import norm
 
 from sparsebnn.estimators import SparseBNNRegressor, load
-from sparsebnn.estimators.posterior import mixture_quantiles
+from sparsebnn.estimators.ensemble import mixture_quantiles
 
-QUICK = {"epochs": 60, "replicates": 2, "hidden": (10,), "learning_rate": 0.03, "n_draws": 20}
+QUICK = {
+    "epochs": 60,
+    "replicates": 2,
+    "hidden": (10,),
+    "learning_rate": 0.03,
+    "n_draws": 20,
+    "random_state": 0,
+}
 
 
 def line(rows=150, seed=0):
@@ -107,7 +114,7 @@ def test_the_summary_names_what_matters(fitted):
 
 def test_the_summary_says_what_priors_have_learned():
     from sparsebnn import EmpiricalPrior, mlp
-    from sparsebnn.estimators.summing_up import _priors
+    from sparsebnn.estimators.summary import _priors
     from sparsebnn.nn.networks import prior_values
 
     networks = [mlp([3, 4, 1], prior=EmpiricalPrior(0.25)) for _ in range(2)]

@@ -29,9 +29,12 @@ def sklearn_checks(*estimators):
     return pytest.mark.parametrize(names, list(cases), **mark.kwargs)
 
 
-QUICK = {"epochs": 15, "replicates": 1, "hidden": (8,), "n_draws": 10}
+# Some checks train on noise.
+NONE_SELECTED = pytest.mark.filterwarnings("ignore:No features were selected")
+QUICK = {"epochs": 15, "replicates": 1, "hidden": (8,), "n_draws": 10, "random_state": 0}
 
 
+@NONE_SELECTED
 @sklearn_checks(
     SparseBNNClassifier(**QUICK, learning_rate=0.05), SparseBNNRegressor(**QUICK, learning_rate=0.05)
 )
@@ -39,6 +42,7 @@ def test_quick_settings(estimator, check):
     check(estimator)
 
 
+@NONE_SELECTED
 @pytest.mark.slow
 @sklearn_checks(SparseBNNClassifier(), SparseBNNRegressor())
 def test_defaults(estimator, check):

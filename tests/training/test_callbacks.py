@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from sparsebnn.training import Callback, Epoch, JsonLog, Progress, Stopped, writes
+from sparsebnn.training import Callback, Epoch, JsonLog, Progress, Stopped, checkpoint
 from sparsebnn.training.callbacks import _clock, _spread
 from training.runs import SHORT, fit, make_data, make_network
 
@@ -314,7 +314,7 @@ def test_tensorboard_on_a_full_disk_does_not_end_training(monkeypatch, caplog, f
 
     monkeypatch.setattr(Writer, "made", [])
     monkeypatch.setattr(Writer, "fails_at", fails_at)
-    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)

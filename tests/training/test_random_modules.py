@@ -1,4 +1,4 @@
-"""random_modules.py: networks that draw random numbers are refused, those that could and do not are run."""
+"""arguments.py: networks that draw random numbers are refused, those that could and do not are run."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.training import random_modules
+from sparsebnn.training import arguments
 from sparsebnn.training.arguments import outputs_without_noise
 
 X = torch.linspace(-0.4, 0.6, 24).reshape(2, 3, 4)
@@ -83,13 +83,11 @@ def test_what_cannot_be_watched_is_refused_without_a_name():
 
 def test_another_thread_may_draw(monkeypatch):
     """The generator moves, but no operation of the network moves it."""
-    real = random_modules._refuse_what_draws
+    real = arguments._refuse_what_draws
     asked = []
-    monkeypatch.setattr(random_modules, "_refuse_what_draws", lambda *given: asked.append(real(*given)))
-    moved = random_modules._Generators.have_moved
+    monkeypatch.setattr(arguments, "_refuse_what_draws", lambda *given: asked.append(real(*given)))
+    moved = arguments._Generators.have_moved
     first = iter([True])
-    monkeypatch.setattr(
-        random_modules._Generators, "have_moved", lambda self: next(first, False) or moved(self)
-    )
+    monkeypatch.setattr(arguments._Generators, "have_moved", lambda self: next(first, False) or moved(self))
     assert torch.equal(outputs_without_noise(Calls(torch.sin), X), torch.sin(X))
     assert asked == [None]

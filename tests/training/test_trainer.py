@@ -32,7 +32,6 @@ from sparsebnn.training import (
     Interrupted,
     JsonLog,
     checkpoint,
-    writes,
 )
 from sparsebnn.training.trainer import Trainer
 from training.runs import SHORT, Settings, fit, make_data, make_network, parameters, same
@@ -455,7 +454,7 @@ def check_disturbed(folder, disk, undisturbed):
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])
 def test_a_write_that_fails(tmp_path, undisturbed, monkeypatch, caplog, share, forever):
     """The trained run is returned all the same."""
-    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
     disk = Disk(monkeypatch, 1 + round(share * (undisturbed[-1] - 1)), forever)
     check_disturbed(tmp_path, disk, undisturbed)
     # One line for each cause and its consequence, however often it is tried.
@@ -468,7 +467,7 @@ def test_a_write_that_fails(tmp_path, undisturbed, monkeypatch, caplog, share, f
 @pytest.mark.parametrize("forever", [False, True])
 def test_every_write_fails_once(tmp_path, undisturbed, monkeypatch, forever):
     """The n-th, for every n; and the n-th with all that follow."""
-    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
     for at in range(1, undisturbed[-1] + 1):
         with monkeypatch.context() as patch:
             check_disturbed(tmp_path / str(at), Disk(patch, at, forever), undisturbed)
@@ -506,7 +505,7 @@ def test_after_a_full_disk_the_run_resumes(tmp_path, whole, monkeypatch, caplog,
 def test_a_write_that_fails_is_tried_again(tmp_path, monkeypatch):
     """After ten seconds, not at every step."""
     clock, failed, saved, real = [0], [], [], os.fsync
-    monkeypatch.setattr(writes, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(checkpoint, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
     def recovers(number):
         if clock[0] < 15:
@@ -594,7 +593,7 @@ def _fill(path, room):
 
 def check_small_disk(folder, undisturbed, monkeypatch, places, room):
     wanted, _, _ = undisturbed
-    monkeypatch.setattr(writes, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
     for at in places:
         with monkeypatch.context() as patch:
             run, _ = everything(folder, Filled(patch, folder, at, room))

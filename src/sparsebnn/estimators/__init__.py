@@ -8,13 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sparsebnn.estimators import storing
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ImportError as missing:
+    raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
+
+from sparsebnn.estimators import persistence
 from sparsebnn.estimators.classifier import SparseBNNClassifier
 from sparsebnn.estimators.columns import ColumnWarning
 from sparsebnn.estimators.encoding import Encoder, Table
-from sparsebnn.estimators.explaining import Effects, Explanation
+from sparsebnn.estimators.explanation import Effects, Explanation
+from sparsebnn.estimators.persistence import EstimatorError
 from sparsebnn.estimators.regressor import SparseBNNRegressor
-from sparsebnn.estimators.storing import EstimatorError
 
 __all__ = [
     "ColumnWarning",
@@ -30,6 +35,6 @@ __all__ = [
 
 
 def load(path: str | Path) -> Any:
-    """The classifier or regressor that its ``save`` wrote, whichever it is."""
+    """Load a classifier or regressor from the file that its ``save`` wrote."""
     kinds = (SparseBNNClassifier, SparseBNNRegressor)
-    return storing.load(Path(path), {kind.__name__: kind for kind in kinds})
+    return persistence.load(Path(path), {kind.__name__: kind for kind in kinds})

@@ -1,119 +1,58 @@
-"""What both estimators share: data in, training, fitted attributes. All work is in ``fit``."""
+"""The shared part of both estimators: data, training, fitted attributes. All work is in ``fit``."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    check_random_state,
+)
 from torch import Tensor
 
-try:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils.validation import (
-        _check_sample_weight,
-        check_consistent_length,
-        check_is_fitted,
-        check_random_state,
-        validate_data,
-    )
-except ImportError as missing:
-    raise ImportError("The estimators need 'scikit-learn': pip install 'sparsebnn[sklearn]'") from missing
-
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
-from sparsebnn.estimators import choosing, explaining, remarks, storing, summing_up
-from sparsebnn.estimators.budget import LEAST_EFFORT, Budget, Pace, load_lazily
-from sparsebnn.estimators.columns import names_apart
-from sparsebnn.estimators.encoding import Encoder, Table, is_frame, is_sparse
-from sparsebnn.estimators.folding import Folded, folds, logit_scale
-from sparsebnn.estimators.placing import to_predict
-from sparsebnn.estimators.plan import Plan, network, planned, positive, prior_as_given, share
-from sparsebnn.estimators.posterior import Ensemble
-from sparsebnn.estimators.spelling import number_form
-from sparsebnn.estimators.watching import EarlyStopping, StopTraining, TimeBudget
+from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
+from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
+from sparsebnn.estimators.encoding import Encoder, Table, checked_table, is_frame, is_sparse, warn_of_columns
+from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
+from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import density
 from sparsebnn.training import Callback, Run, train
-from sparsebnn.training.devices import device_of, one_thread
+from sparsebnn.training.devices import device_of, is_available, named, one_thread
 
 __all__ = ["SparseBNN"]
 
+MODELS = ("average", "median")  # over all structures, or the median probability model alone
+
+_LEAST_WEIGHT = 0.1  # of a row, on average
 _FOLDS = 5
 _LEAST_TO_CALIBRATE = 30
-# From here on a fifth of the rows costs no accuracy worth having, and columns are better chosen by it.
+# With this many rows, leaving out a fifth costs little accuracy and improves the selection of columns.
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _DRAWS_FOR_EFFECTS = 60
-_TRIAL_STEPS = 3  # of an epoch; two epochs show how long a step takes
-_ALL_NETWORKS = 2.0  # times what one network takes after training, where most work is not by network
-_REPAYS_COMPILING = 120.0  # seconds of a time budget from which on compiling for a GPU may be worth it
-_SMALL_WORK = 5e6  # multiplications of a step below which a second thread costs more than it gives
+_TRIAL_STEPS = 3  # per epoch; two epochs are timed
+_ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
+_REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
 
 
-class SparseBNN(BaseEstimator):  # type: ignore[misc]
+class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
     _task = "classification"
     _kept_rows: Tensor
-
-    # -- data in --------------------------------------------------------------------------------------
-
-    def _table(self, X: Any, reset: bool) -> Table:
-        """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
-        least = 2 if reset else 1
-        if isinstance(X, Table):
-            self._check_names(X.names, reset)
-            return X
-        if is_frame(X) or _holds_words(X):
-            X = X if is_frame(X) else np.asarray(X, dtype=object)
-            given = list(X.columns) if is_frame(X) else []
-            if hasattr(X, "get_columns") or len(set(given)) < len(given):
-                # Not every scikit-learn reads the names of every polars (older ones would lose them), or
-                # takes a frame with two columns of one name.
-                self._check_names(tuple(names_apart([str(name) for name in given])), reset)
-            else:
-                validate_data(self, X=X, reset=reset, skip_check_array=True)
-            rows = X.shape[0]
-            if rows < least:
-                found = f"Found array with {rows} sample(s) (shape={X.shape})"
-                raise ValueError(f"{found} while a minimum of {least} is required.")
-            return Table.of(X)
-        checked = validate_data(
-            self,
-            X=X,
-            reset=reset,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-            ensure_min_samples=least,
-        )
-        table = Table.of(checked)
-        names = getattr(self, "feature_names_in_", None)
-        return table if names is None else dataclasses.replace(table, names=tuple(map(str, names)))
-
-    def _check_names(self, names: tuple[str, ...], reset: bool) -> None:
-        if reset:
-            self.feature_names_in_ = np.array(names, dtype=object)
-            self.n_features_in_ = len(names)
-            return
-        known = getattr(self, "feature_names_in_", None)
-        if known is None:  # trained on an array
-            if len(names) != self.n_features_in_:
-                expected = f"{self.n_features_in_}, as in training"
-                raise invalid("number of columns", type(self).__name__, expected, len(names))
-        elif names != tuple(known):
-            expected = f"those of training: {', '.join(map(str, known))}"
-            raise invalid("columns", type(self).__name__, expected, ", ".join(names))
-
-    def _inputs(self, X: Any) -> np.ndarray:
-        """The encoded inputs of new rows."""
-        check_is_fitted(self)
-        return self._encoder.transform(self._table(X, reset=False))
 
     # -- training -------------------------------------------------------------------------------------
 
@@ -121,24 +60,25 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
-        """Everything after ``__init__``, or nothing; ``prepare(rows, weight)``: targets, weights, notes."""
+        """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes."""
         owner = type(self).__name__
         began = time.monotonic()
-        check_choice(self.model, ("average", "median"), "model", owner)
         check_count(self.n_draws, "n_draws", owner)
         device_of(self.device, owner)
         budget = None
         if self.time_budget is not None:
             positive(self.time_budget, "time_budget", owner, "positive seconds")
-            load_lazily()
+            early_stopping.load_lazily()
             budget = Budget(float(self.time_budget))
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
         with _whole(self):
-            table = self._table(X, reset=True)
-            weight = _weights(sample_weight, len(table))
+            table = checked_table(self, X, reset=True)
+            weight = _check_sample_weight(
+                sample_weight, np.empty((len(table), 1)), dtype=np.float64, ensure_non_negative=True
+            )
             targets, weight, told = prepare(len(table), weight)
-            told = [*told, *remarks.little_weight(weight)]
+            told = [*told, *_little_weight(weight)]
             kept = weight > 0.0
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
@@ -147,27 +87,27 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             seed = _seed(self.random_state)
             self._encoder = Encoder.learned(table, weight)
             self.notes_ = [*self._encoder.notes, *told]
-            # Who hands over a Table of ours (the command line) shows the notes itself.
+            # The command line passes a Table and shows the notes itself.
             if not isinstance(X, Table):
-                remarks.warn_of_columns(self._encoder, told)
+                warn_of_columns(self._encoder, told)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run, effort = self._train(x, targets, weight, seed, budget)
             self._keep(run, x, targets, weight, effort)
             del self._fold
-            self.notes_ += remarks.missed_density(self.networks_, self.density_, self.plan_)
+            self.notes_ += missed_density(self.networks_, self.density_, self.plan_)
             if budget is not None:
-                self.notes_ += remarks.over_time(budget.seconds, budget.seconds - budget.left())
+                self.notes_ += early_stopping.over_time(budget.seconds, budget.seconds - budget.left())
             self.seconds_ = time.monotonic() - began
         return self
 
     def _train(
         self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, budget: Budget | None
     ) -> tuple[Run, float]:
-        """The run, and how much of the work after it there is time for, from 0 to 1."""
+        """The run, and the share of the work after it that fits the time budget."""
         owner = type(self).__name__
         inputs, w, targets = torch.from_numpy(x).float(), torch.from_numpy(weight).float(), y
-        # Who calls ``fit`` on behalf of a user may watch it: the command line shows a bar.
+        # The command line watches the training to show a progress bar.
         callbacks: list[Callback] = list(getattr(self, "_watchers", ()))
         if self.early_stopping:
             callbacks.append(self._held_out(inputs, y, w, seed))
@@ -182,10 +122,12 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
             options |= {"likelihood": Folded(form), "per_replicate": {"held": list(range(plan.replicates))}}
             y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
         data: tuple[Tensor, ...] = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
-        device = self._device(plan, inputs)
+        device = str(self.device)
+        if device == "auto":
+            device = plan.device(*inputs.shape)
         options |= {"device": device, "progress": None if self.verbose else False}
         rows, needed, pace = len(inputs), 0.0, None
-        with _threads(plan, inputs.shape[1], device):
+        with plan.threads(inputs.shape[1], device):
             if budget is not None:
                 if device == "cpu" or budget.seconds < _REPAYS_COMPILING:
                     options["mode"] = "eager"
@@ -209,27 +151,27 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
                 self.stopped_because_ = "the time budget allowed no more"
             try:
                 run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
-            except StopTraining as enough:
+            except early_stopping.StopTraining as enough:
                 run, self.stopped_because_ = enough.run, enough.why
-                self.notes_ += remarks.cut_short(run, plan, enough.why)
+                self.notes_ += early_stopping.cut_short(run, plan, enough.why)
         for callback in callbacks:
             if isinstance(callback, EarlyStopping):
                 callback.restore(run)
         if budget is None or pace is None:
             return run, 1.0
         allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.epochs
-        self.notes_ += remarks.short_of_time(plan, allowed, rows, budget.seconds, needed)
+        self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         return run, budget.effort(pace)
 
     def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
-        """Which rows each replicate leaves out, to calibrate or to choose columns; None where none are."""
+        """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
         wanted = self.calibrate or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
         return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
-        """Rows for the validation ELBO; ``_kept_rows`` are the others, to train on."""
+        """Hold out rows for the validation ELBO; ``_kept_rows`` are the training rows."""
         owner = type(self).__name__
         part = share(self.validation_fraction, "validation_fraction", owner)
         count = max(1, round(part * len(x)))
@@ -247,7 +189,7 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any],
         rehearse: Callable[[Run], None],
     ) -> Pace:
-        """How long things take, by a few steps of training and a rehearsal of what follows."""
+        """Time a few training steps and a rehearsal of the work that follows."""
         few = tuple(each[: _TRIAL_STEPS * plan.batch_size] for each in data)
         self.plan_ = dataclasses.replace(plan, epochs=2, target_density=None)
         run = train(template, few, settings=self.plan_.settings, **options)
@@ -255,13 +197,6 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         began = time.monotonic()
         rehearse(run)
         return Pace(max(step, 1e-6), run.compile_seconds, _ALL_NETWORKS * (time.monotonic() - began))
-
-    def _device(self, plan: Plan, x: Tensor) -> str:
-        if str(self.device) != "auto":
-            return str(self.device)
-        # Compiling for a GPU takes longer than training a small network on a CPU.
-        work = len(x) * plan.epochs * x.shape[1] * max(plan.hidden, default=1) * plan.replicates
-        return "cuda" if torch.cuda.is_available() and work > 1e12 else "cpu"
 
     # -- what was learned -----------------------------------------------------------------------------
 
@@ -274,9 +209,9 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         effort: float = 1.0,
         networks: int | None = None,
     ) -> None:
-        """The attributes of a fitted estimator.
+        """Set the attributes of a fitted estimator.
 
-        ``effort`` is the share of the work to do, from 0 to 1, and ``networks`` how many are kept.
+        ``effort`` is the share of the work to do, from 0 to 1; ``networks`` is the number to keep.
         """
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
@@ -290,62 +225,45 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
         if self.calibrate and self._fold is not None and not run.stopped:
             with one_thread():
                 self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight, effort)
-        data = torch.from_numpy(x), y, torch.from_numpy(weight)
-        unseen = self._unseen(living)
         self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
-        self._describe()
-        with one_thread():
-            self._choose(data, unseen, effort)
+        self.density_ = float(np.mean([density(each).overall for each in self.networks_]))
+        column_of, columns = self._encoder.column_of, len(self._encoder.columns)
+        self.inclusion_ = self._ensemble.inclusion(column_of, columns).mean(0)
+        self.stability_ = self._ensemble.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
-        step = max(1, len(x) // most)
         with one_thread():
-            self.effects_ = explaining.effects(self, x[::step][:most], _DRAWS_FOR_EFFECTS)
+            found = feature_selection.worth(
+                self.networks_,
+                self._likelihoods,
+                (torch.from_numpy(x), y, torch.from_numpy(weight)),
+                self._unseen(living),
+                column_of,
+                columns,
+                self.logit_scale_,
+                self._seed,
+                effort,
+            )
+            self.gain_, self.used_ = found.gain, found.used
+            self.selected_features_ = np.array(self.names_, dtype=object)[self.used_]
+            rows = x[:: max(1, len(x) // most)][:most]
+            self.effects_ = explanation.effects(self, rows, _DRAWS_FOR_EFFECTS)
 
     def _unseen(self, living: list[int]) -> list[Tensor] | None:
-        """The rows that each network did not see; None where every network saw all."""
+        """The rows that each network did not see; None if every network saw all rows."""
         if self.early_stopping or (self._fold is None and self.plan_.train_rows is not None):
             seen = torch.zeros(self.n_rows_, dtype=torch.bool)
             seen[self._kept_rows] = True
-            # Every network was held back from the same rows: they share them out.
+            # No network saw these rows: divide them among the networks.
             held = torch.nonzero(~seen).flatten()
             return [held[k :: len(living)] for k in range(len(living))]
         if self._fold is None:
             return None
         return [torch.nonzero(self._fold == k).flatten() for k in living]
 
-    def _choose(
-        self, data: tuple[Tensor, Tensor, Tensor], unseen: list[Tensor] | None, effort: float
-    ) -> None:
-        """Which columns are in use; see :mod:`sparsebnn.estimators.choosing`."""
-        encoder = self._encoder
-        found = choosing.worth(
-            self.networks_,
-            self._likelihoods,
-            data,
-            unseen,
-            encoder.column_of,
-            len(encoder.columns),
-            self.logit_scale_,
-            self._seed,
-            effort,
-        )
-        self.gain_, self.used_ = found.gain, found.used
-        names = np.array([column.name for column in encoder.columns], dtype=object)
-        self.selected_features_ = names[self.used_]
-
-    def _describe(self) -> None:
-        """The attributes that follow from networks and encoder."""
-        columns = self._encoder.columns
-        self.density_ = float(np.mean([density(each).overall for each in self.networks_]))
-        column_of = self._encoder.column_of
-        ensemble = self._ensemble
-        self.inclusion_ = ensemble.inclusion(column_of, len(columns)).mean(0)
-        self.stability_ = ensemble.median_columns(column_of, len(columns)).mean(0)
-
     @property
     def planned_epochs_(self) -> int:
-        """The epochs of a training without a time budget; ``n_epochs_`` are those that were run."""
+        """The epochs planned without a time budget; ``n_epochs_`` is the number that were run."""
         return self.plan_.planned_epochs
 
     @property
@@ -357,37 +275,50 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
     def _ensemble(self) -> Ensemble:
         return Ensemble(self.networks_, self._likelihoods, self.logit_scale_)
 
-    def _draws(self, X: Any, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+    def _inputs(self, X: Any) -> np.ndarray:
+        """The encoded inputs of new rows."""
+        check_is_fitted(self)
+        return self._encoder.transform(checked_table(self, X, reset=False))
+
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self)
+        return self.used_
+
+    def _draws(self, X: Any, model: str, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""
         x = self._inputs(X)
+        check_choice(model, MODELS, "model", "predict")
         each = -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
-        device = to_predict(self.device, type(self).__name__)
+        device = _prediction_device(self.device, type(self).__name__)
         with one_thread() if len(x) < 5000 else contextlib.nullcontext():
-            yield from self._ensemble.draws(x, each, self.model, self._seed, device)
+            yield from self._ensemble.draws(x, each, model, self._seed, device)
 
-    def explain(self, X: Any, *, n_draws: int = 100, level: float = 0.9) -> explaining.Explanation:
-        """What each column contributes to each prediction, with intervals over draws.
+    def explain(
+        self, X: Any, *, n_draws: int = 100, level: float = 0.9, model: str = "average"
+    ) -> explanation.Explanation:
+        """The contribution of each column to each prediction, with intervals over draws.
 
         See :class:`sparsebnn.estimators.Explanation`.
         """
         x = self._inputs(X)
+        check_choice(model, MODELS, "model", "explain")
         with one_thread():
-            return explaining.explain(self, x, n_draws, level)
+            return explanation.explain(self, x, n_draws, level, model)
 
     def summary(self, most: int | None = 20) -> str:
-        """What was learned as one readable table; ``most`` columns are listed (None: all)."""
+        """A readable table of the fitted model, with at most ``most`` columns (None: all)."""
         check_is_fitted(self)
-        return summing_up.summary(self, most)
+        return summary.summary(self, most)
 
     def save(self, path: str | Path) -> Path:
-        """Write the fitted estimator to one safetensors file, without pickle; ``load`` brings it back."""
+        """Write the fitted estimator to one safetensors file; see :meth:`load`."""
         check_is_fitted(self)
-        return storing.save(self, Path(path))
+        return persistence.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Any:
         """The estimator that :meth:`save` wrote."""
-        return storing.load(Path(path), {kind.__name__: kind for kind in _kinds(cls)})
+        return persistence.load(Path(path), {kind.__name__: kind for kind in _kinds(cls)})
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "networks_")
@@ -400,14 +331,14 @@ class SparseBNN(BaseEstimator):  # type: ignore[misc]
 
 
 def _of_living(epoch: dict[str, Any], living: list[int]) -> dict[str, Any]:
-    """An epoch's figures of the networks that are kept."""
+    """The figures of an epoch for the networks that are kept."""
     return {name: [v[k] for k in living] if isinstance(v, list) else v for name, v in epoch.items()}
 
 
 @contextlib.contextmanager
 def _whole(estimator: SparseBNN) -> Iterator[None]:
-    """A fit that fails or is interrupted leaves the estimator as it was, with what an earlier one learned."""
-    # Fitting binds attributes and changes none in place, so their values need no copy.
+    """Restore the estimator if fitting fails or is interrupted."""
+    # Fitting never changes attributes in place, so a shallow copy is enough.
     before = dict(estimator.__dict__)
     try:
         yield
@@ -420,37 +351,28 @@ def _kinds(cls: type) -> list[type]:
     return [cls] if cls is not SparseBNN else list(cls.__subclasses__())
 
 
-def _holds_words(x: Any) -> bool:
-    """Whether an array or list of rows has entries that are words, not numbers."""
-    if is_sparse(x) or isinstance(x, Tensor):
-        return False
-    try:
-        array = x if isinstance(x, np.ndarray) else np.asarray(x, dtype=object)
-    except ValueError:
-        return False
-    if array.ndim != 2 or array.dtype.kind not in "OUS":
-        return False
-    return any(isinstance(v, str) and not _numeric(v) for v in array.ravel().tolist())
-
-
-def _numeric(text: str) -> bool:
-    return number_form([text]) == ""
-
-
-def _weights(sample_weight: Any, rows: int) -> np.ndarray:
-    return _check_sample_weight(
-        sample_weight, np.empty((rows, 1)), dtype=np.float64, ensure_non_negative=True
-    )
-
-
 def _seed(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return check_seed(int(random_state), "random_state", "the estimator", least=0, most=2**32 - 1)
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def _threads(plan: Plan, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
-    """Small matrices lose by being shared out between threads."""
-    sizes: Sequence[int] = (inputs, *plan.hidden)
-    work = plan.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * plan.replicates
-    return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
+def _little_weight(weight: np.ndarray) -> list[str]:
+    """Weights count rows: if they sum to 1, all rows together count as one."""
+    total, rows = float(weight.sum()), int((weight > 0.0).sum())
+    if total >= _LEAST_WEIGHT * rows:
+        return []
+    return [
+        f"The weights of {rows} rows sum to {total:.3g}, so they count as {total:.3g} rows and little can be "
+        "learned: pass weights with mean 1."
+    ]
+
+
+def _prediction_device(given: Any, owner: str) -> str:
+    """The given device if it is available, else the CPU, so that models trained on a GPU load anywhere.
+
+    >>> _prediction_device("auto", "SparseBNNClassifier")
+    'cpu'
+    """
+    device = named(given, owner)
+    return str(device) if device is not None and is_available(device) else "cpu"

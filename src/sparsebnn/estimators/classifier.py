@@ -14,7 +14,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import Bernoulli, Categorical, Likelihood
 
@@ -22,46 +22,48 @@ __all__ = ["SparseBNNClassifier"]
 
 
 class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
-    """Classification by sparse Bayesian neural networks; works without touching a parameter.
+    """Classification by sparse Bayesian neural networks; the defaults work on most tables.
 
-    ``X`` may be a numpy array, a pandas or polars frame or a sparse matrix, with numbers, words, dates and
-    missing values; inputs are standardised inside. ``y`` holds labels of any type.
+    ``X`` may be a numpy array, a pandas or polars frame or a sparse matrix, with numbers, categories, dates
+    and missing values; inputs are standardized internally. ``y`` holds labels of any type.
 
     Parameters
     ----------
     family : "lrt" (LBBNN-LRT), "flow" (LBBNN-FLOW), "lbbnn" (LBBNN) or "dense" (no sparsity).
-    model : "average" predicts with all structures, "median" with the median probability model alone.
     hidden : sizes of the hidden layers, or "auto".
-    prior_inclusion : probability, before the data, of a weight being there.
+    prior_inclusion : prior probability that a weight is included.
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
-        below 1 weighs the KL down (a tempered posterior): better predictions on little data, and generous
-        inclusion probabilities; 1 is the Bayes posterior.
-    time_budget : seconds that the whole fit may take, with calibration, columns and effects; what the first
-        fit of a process imports (a second or two) does not count. A few steps show how long training takes.
-        Where not all epochs fit in, fewer are planned, on fewer rows if need be, and columns are judged with
-        fewer shuffles. ``notes_`` says how much of the plan was done, and a warning where that is too little.
+        below 1 reduces the weight of the KL (a tempered posterior): predictions on small data improve, and
+        inclusion probabilities grow. 1 is the Bayes posterior.
+    time_budget : seconds for the whole fit, including calibration, column selection and effects, but not the
+        imports of the first fit in a process. If not all epochs fit, training is planned with fewer epochs
+        and, if necessary, fewer rows, and columns are tested with fewer shuffles. ``notes_`` reports how much
+        of the plan was run; a warning follows if it is too little.
     replicates : networks trained from different seeds; predictions average over them.
-    early_stopping, validation_fraction, patience : end when the ELBO of held-out rows no longer rises.
-    target_density : the share of weights to keep. Training is free for half of its epochs, then brings the
-        density down to this, and ends with a refit of the weights that are left (docs/defaults.md).
-    calibrate : each replicate leaves out a fifth of the rows, and those rows set how sharp predictions are
-        (``logit_scale_``); needs at least 2 replicates and 30 rows, and goes without early stopping.
+    early_stopping, validation_fraction, patience : stop when the ELBO of held-out rows no longer rises.
+    target_density : the share of weights to keep. The first half of training is unconstrained; then the
+        density falls to the target, and the remaining weights are refitted (docs/defaults.md).
+    calibrate : each replicate leaves out a fifth of the rows, which calibrate the predictions
+        (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early stopping.
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
-    device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU where there is none.
-    random_state : the seed of everything random.
+    device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU if there is no GPU.
+    random_state : a seed, a generator, or None for a different result at each fit, as in scikit-learn.
+
+    Predictions average over all structures; ``predict(X, model="median")`` uses the median probability model
+    alone. ``get_support`` and ``transform`` select the columns in use.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
-    output by included weights), ``selected_features_`` (the columns that pay for themselves on rows not seen:
-    docs/defaults.md), ``gain_`` (what a column is worth, in nats per row), ``stability_`` (share of
+    output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
+    rows: docs/defaults.md), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of
     replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
     ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``,
-    ``notes_`` (sentences: which columns were left out and why, how commas and dates were read). Columns that
-    are left out or have values far off are also named in a :class:`~sparsebnn.estimators.ColumnWarning`.
+    ``notes_`` (which columns were left out and why, how commas and dates were read). Columns that are left
+    out or have extreme values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
-    >>> model = SparseBNNClassifier(epochs=20, replicates=1).fit(X, X[:, 0] > 0)
+    >>> model = SparseBNNClassifier(epochs=20, replicates=1, random_state=0).fit(X, X[:, 0] > 0)
     >>> model.predict_proba(X[:2]).sum(1)
     array([1., 1.])
     """
@@ -70,7 +72,6 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self,
         *,
         family: str = "lrt",
-        model: str = "average",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
@@ -87,11 +88,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = True,
         n_draws: int = 100,
         device: str = "auto",
-        random_state: Any = 0,
+        random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.family = family
-        self.model = model
         self.hidden = hidden
         self.prior_inclusion = prior_inclusion
         self.epochs = epochs
@@ -132,10 +132,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
         return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
         """``(rows, classes)``: probabilities averaged over draws and replicates."""
         ensemble = self._ensemble_if_fitted()
-        parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X)]
+        parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X, model)]
         probs = torch.cat(parts).cpu().numpy()
         return probs / probs.sum(1, keepdims=True)
 
@@ -143,40 +143,42 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         check_is_fitted(self)
         return self._ensemble
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
-        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return np.log(np.maximum(self.predict_proba(X, model=model), np.finfo(np.float64).tiny))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, *, model: str = "average") -> np.ndarray:
         """The most probable label of each row."""
-        codes = self.predict_proba(X).argmax(1)
+        codes = self.predict_proba(X, model=model).argmax(1)
         return self.classes_[codes]
 
-    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
+    def predict_uncertainty(self, X: Any, *, model: str = "average") -> dict[str, np.ndarray]:
         """Entropy of each prediction in nats, and the parts of it.
 
-        ``entropy`` is the sum of ``aleatoric`` (there even if the weights were known) and ``epistemic``
-        (from not knowing the weights).
+        ``entropy`` is the sum of ``aleatoric`` (expected entropy for known weights) and ``epistemic``
+        (uncertainty about the weights).
         """
         ensemble = self._ensemble_if_fitted()
         found = []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             each = ensemble.probs(outputs)
             total, known = entropy(each.mean((0, 1))), entropy(each).mean((0, 1))
             found.append(torch.stack([total, known, (total - known).clamp_min(0.0)]))
         total, known, rest = torch.cat(found, dim=1).cpu().numpy()
         return {"entropy": total, "aleatoric": known, "epistemic": rest}
 
-    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+    def sample_predictive(
+        self, X: Any, n_samples: int = 100, random_state: Any = 0, *, model: str = "average"
+    ) -> np.ndarray:
         """``(n_samples, rows)`` labels drawn from the predictive distribution.
 
-        Each sample uses one draw of the weights for all rows, so rows are jointly drawn.
+        Each sample uses one draw of the weights for all rows, so rows are sampled jointly.
         """
         check_count(n_samples, "n_samples", "sample_predictive")
         ensemble = self._ensemble_if_fitted()
-        parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, n_samples)]
+        parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, model, n_samples)]
         probs = torch.cat(parts, dim=1).cpu().numpy()
-        # Replicate by replicate in turn, so that any number of samples uses all of them.
+        # Alternate between replicates, so that any number of samples uses all of them.
         order = np.arange(len(probs)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
         uniform = check_random_state(random_state).random_sample((n_samples, probs.shape[1], 1))
         codes = (probs[order].cumsum(-1) < uniform).sum(-1)

@@ -1,14 +1,16 @@
-"""What an estimator does when nothing is said: sizes, rates and epochs by the size of the data.
+"""The training plan of an estimator: sizes, rates and epochs, by default chosen by the size of the data.
 
-How the numbers were chosen stands in docs/defaults.md; ``python -m studies.defaults
---validate`` repeats the choice.
+docs/defaults.md explains the numbers; ``python -m studies.defaults --validate`` repeats their choice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import numbers
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +19,12 @@ from torch import nn
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import PhasedSettings, Settings
+from sparsebnn.training.devices import one_thread
 
-__all__ = ["FAMILIES", "Plan", "network", "planned", "positive", "prior_as_given", "share"]
+__all__ = ["FAMILIES", "Plan", "missed_density", "network", "planned", "positive", "prior_as_given", "share"]
 
 # The estimators' names, and the layers' names for the same.
 FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
@@ -31,12 +35,15 @@ _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
 _REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
+_WORK_FOR_GPU = 1e12  # multiplications of a training
+_SMALL_WORK = 5e6  # multiplications of a step
+_SLACK = 0.1  # a density this close to its target, relatively, needs no note
 LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides a training run besides data and seed."""
+    """Everything that determines a training run, except data and seed."""
 
     hidden: tuple[int, ...]
     family: str
@@ -49,15 +56,15 @@ class Plan:
     warmup: float
     replicates: int
     target_density: float | None = None
-    # Where a time budget has made the training shorter: the epochs that were planned, and the rows it uses.
+    # If a time budget shortened the training: the epochs planned without it, and the rows it uses.
     full_epochs: int | None = None
     train_rows: int | None = None
 
     @property
     def settings(self) -> Settings:
-        """With a target density three parts: free training, the way down, the refit of what is left.
+        """With a target density there are three phases: free training, pruning, and a refit.
 
-        As in the recommended recipe the refit is hotter, but not hotter than the Bayes posterior.
+        As in the recommended recipe, the refit has a higher temperature, up to that of the Bayes posterior.
         """
         plain: dict[str, Any] = {
             "epochs": self.epochs,
@@ -75,7 +82,7 @@ class Plan:
 
     @property
     def least_epochs(self) -> int:
-        """Fewer cannot be divided into the parts of a training."""
+        """The fewest epochs that give each phase at least one."""
         return 1 if self.target_density is None else LEAST_PHASED
 
     @property
@@ -83,8 +90,19 @@ class Plan:
         """The epochs of a training without a time budget."""
         return self.epochs if self.full_epochs is None else self.full_epochs
 
+    def device(self, rows: int, inputs: int) -> str:
+        """A GPU if there is one and enough work: compiling for it takes longer than a small training."""
+        work = rows * self.epochs * inputs * max(self.hidden, default=1) * self.replicates
+        return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
+
+    def threads(self, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
+        """One thread for small networks on the CPU, where a second one costs more than it saves."""
+        sizes = (inputs, *self.hidden)
+        work = self.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * self.replicates
+        return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
+
     def record(self) -> dict[str, Any]:
-        """As JSON has it; what a time budget has changed only where there was one."""
+        """As JSON values; the fields of a time budget are included only if there was one."""
         every = {**dataclasses.asdict(self), "hidden": list(self.hidden)}
         short = ("full_epochs", "train_rows")
         return {name: value for name, value in every.items() if name not in short or value is not None}
@@ -96,7 +114,7 @@ def _batch_size(rows: int) -> int:
 
 
 def _temperature(rows: int, task: str) -> float:
-    """Tempered for little data, the Bayes posterior (1) for much: constant to 2000 rows, then in proportion.
+    """Constant up to 2000 rows, then proportional to the rows, at most 1 (the Bayes posterior).
 
     >>> [_temperature(rows, "classification") for rows in (100, 4000, 100_000)]
     [0.15, 0.3, 1.0]
@@ -105,13 +123,13 @@ def _temperature(rows: int, task: str) -> float:
 
 
 def _epochs(rows: int, batch_size: int, task: str) -> int:
-    """Hundreds of steps for little data, growing with the root of the number of rows."""
+    """Hundreds of steps for small data, growing with the square root of the number of rows."""
     steps = min(_MOST_STEPS, _STEPS[task] * max(1.0, math.sqrt(rows / 1000.0)))
     return max(3, math.ceil(steps / math.ceil(rows / batch_size)))
 
 
 def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
-    """The plan for so many rows; ``given`` are the estimator's parameters, 'auto' where it may choose."""
+    """The plan for a number of rows; ``given`` are the parameters of the estimator."""
     hidden = given["hidden"]
     sizes = (50,) if _auto(hidden) else _sizes(hidden, owner)
     batch_size = given["batch_size"]
@@ -193,10 +211,9 @@ def share(value: Any, what: str, owner: str) -> float:
 
 @torch.no_grad()
 def prior_as_given(trained: nn.Module, plan: Plan) -> None:
-    """Bring back the inclusion probability of the prior that a target density has moved.
+    """Restore the prior inclusion probability, which training to a target density changes.
 
-    The odds were a means to the density; what columns must pay for themselves is counted by the prior that
-    was stated. Predictions do not depend on it.
+    The cost of columns is computed under the given prior. Predictions do not depend on it.
     """
     for module in trained.modules():
         if isinstance(module, SpikeSlabPrior):
@@ -223,3 +240,14 @@ def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
             )
         )
     return nn.Sequential(*modules)
+
+
+def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:
+    """A note if the density misses its target, because a small network cannot have every density."""
+    target = plan.target_density
+    if target is None or abs(density / target - 1.0) <= _SLACK:
+        return []
+    count = sum(layer.weights.inclusion_prob().numel() for _, layer in bayesian_layers(networks[0]))
+    note = f"The density is {density:.3g}, not {target:g}: the network has {count} weights."
+    warnings.warn(note, UserWarning, stacklevel=4)
+    return [note]

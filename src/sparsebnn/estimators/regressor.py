@@ -12,31 +12,30 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators import remarks
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.outlying import middle_and_std
-from sparsebnn.estimators.posterior import mixture_quantiles
+from sparsebnn.estimators.columns import far_limits, middle_and_std
+from sparsebnn.estimators.ensemble import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood
 
 __all__ = ["SparseBNNRegressor"]
 
 
 class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
-    """Regression by sparse Bayesian neural networks; works without touching a parameter.
+    """Regression by sparse Bayesian neural networks; the defaults work on most tables.
 
     Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
 
-    calibrate : False here: the learned noise needs no correction, and leaving rows out costs accuracy. (From
-        5,000 rows on a fifth is left out all the same, to choose columns.)
+    calibrate : False by default: the learned noise needs no correction, and leaving rows out costs accuracy.
+        (With 5,000 rows or more, each replicate leaves out a fifth anyway, to select columns.)
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
         (docs/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
         ``calibrate=True`` helps.
 
-    ``y`` may have several columns; it is standardised inside. Attributes as for the classifier.
+    ``y`` may have several columns and is standardized internally. Attributes as for the classifier.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
-    >>> model = SparseBNNRegressor(epochs=20, replicates=1).fit(X, X[:, 0])
+    >>> model = SparseBNNRegressor(epochs=20, replicates=1, random_state=0).fit(X, X[:, 0])
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> model.predict_quantiles(X[:2], [0.05, 0.95]).shape
     (2, 2)
@@ -48,7 +47,6 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self,
         *,
         family: str = "lrt",
-        model: str = "average",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
@@ -65,11 +63,10 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = False,
         n_draws: int = 100,
         device: str = "auto",
-        random_state: Any = 0,
+        random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.family = family
-        self.model = model
         self.hidden = hidden
         self.prior_inclusion = prior_inclusion
         self.epochs = epochs
@@ -102,7 +99,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
                 raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
             scales = np.array([middle_and_std(column, weight) for column in columns.T])
             self._y_mean, self._y_std = scales.T
-            told = remarks.far_targets(columns[weight > 0.0], weight[weight > 0.0])
+            told = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
             return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, told
 
         return self._fit(X, prepare, sample_weight)
@@ -113,14 +110,14 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[..., 0] if self._flat else values
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False, *, model: str = "average") -> Any:
         """The predictive mean of each row; with ``return_std`` also its standard deviation.
 
-        The deviation joins what is not known of the weights and the noise of the targets.
+        It combines the uncertainty about the weights and the noise of the targets.
         """
         check_is_fitted(self)
         means, variances = [], []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             mean, std = self._ensemble.means_and_stds(outputs)
             means.append(mean.mean(0))
             variances.append(mean.var(0, correction=0) + (std**2).mean(0))
@@ -129,11 +126,13 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             return self._shaped(centre)
         return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
 
-    def predict_quantiles(self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+    def predict_quantiles(
+        self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95), *, model: str = "average"
+    ) -> np.ndarray:
         """``(rows, levels)`` quantiles of the predictive distribution.
 
-        For several targets ``(rows, targets, levels)``; for a single level, not in a list, without the last
-        axis. They are those of the mixture over draws, computed, not sampled.
+        The shape is ``(rows, targets, levels)`` for several targets; a scalar level has no last axis. The
+        quantiles are those of the mixture over draws, computed, not sampled.
         """
         check_is_fitted(self)
         listed = [float(level) for level in np.atleast_1d(np.asarray(levels))]
@@ -141,17 +140,19 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
         found = []
-        for _, outputs in self._draws(X):
+        for _, outputs in self._draws(X, model):
             found.append(mixture_quantiles(*self._ensemble.means_and_stds(outputs), listed))
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
         quantiles = np.moveaxis(self._shaped(values), 0, -1)
         return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles
 
-    def sample_predictive(self, X: Any, n_samples: int = 100, random_state: Any = 0) -> np.ndarray:
+    def sample_predictive(
+        self, X: Any, n_samples: int = 100, random_state: Any = 0, *, model: str = "average"
+    ) -> np.ndarray:
         """``(n_samples, rows)`` targets drawn from the predictive distribution, rows jointly."""
         check_count(n_samples, "n_samples", "sample_predictive")
         check_is_fitted(self)
-        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, n_samples)]
+        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, model, n_samples)]
         mean = torch.cat([m for m, _ in parts], dim=1).cpu().numpy()
         std = torch.cat([s for _, s in parts], dim=1).cpu().numpy()
         order = np.arange(len(mean)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
@@ -171,3 +172,13 @@ def _targets(y: Any) -> np.ndarray:
     if found.ndim == 2 and found.shape[1] == 1:
         return column_or_1d(found, warn=True)
     return found
+
+
+def _far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:
+    """Notes on targets whose scale is set by a few extreme values. Unlike inputs, targets are not clipped."""
+    far = [column for column in columns.T if far_limits(column, weight)]
+    return [
+        f"The target has extreme values (range {column.min():.4g} to {column.max():.4g}) that hide the "
+        "differences between the others: correct or drop these rows, or fit the logarithm of the target."
+        for column in far
+    ]

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.estimators.columns import absent, label, names_apart
-from sparsebnn.estimators.encoding import Table
-from sparsebnn.estimators.spelling import codes, number_form
+from sparsebnn.estimators.encoding import Table, names_apart
+from sparsebnn.estimators.parsing import absent, label, number_form
 
 __all__ = ["DATA", "GAPS", "read_table", "spellings"]
 
@@ -30,10 +29,9 @@ DATA = (".csv", ".tsv", ".txt", ".parquet", ".npz")
 def read_table(source: str, *, target: str | None = None, words: Collection[str] = ()) -> Table:
     """The table in a file, or on standard input for ``-``.
 
-    CSV does not say what its cells are. A column is numbers where every cell is one and none is a code such
-    as 007; ``words`` names columns that are words whatever they look like, so that a row means the same in
-    every file. In ``target`` only an empty cell is missing, and numbers that would come back in another
-    spelling (1.0, 2.50) stay as they are written.
+    A column of a CSV file is numeric if every cell is a number. ``words`` names columns that are categories
+    whatever they look like, so that a row means the same in every file. In ``target`` only an empty cell is
+    missing, and numbers that would be written differently (1.0, 2.50, 007) stay as they are.
     """
     if source == "-":
         return _parse(sys.stdin.buffer.read(), "standard input", target, words)
@@ -129,7 +127,7 @@ def _column(
     stripped = [cell.strip() for cell in cells]
     present = [None if word.lower() in gaps else word for word in stripped]
     there = [word for word in present if word is not None]
-    if not words and not codes(there) and not (written and _spelled_otherwise(there)):
+    if not words and not (written and _spelled_otherwise(there)):
         try:
             return np.array([np.nan if word is None else _number(word, comma) for word in present])
         except ValueError:
@@ -218,7 +216,7 @@ def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Labels in one spelling each, and notes on those that were joined.
 
     Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling;
-    so are numbers of one value (1 and 1.0), unless they are codes (1 and 001).
+    so are numbers of one value (1 and 1.0), unless some have leading zeros (1 and 001).
 
     >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
     (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
@@ -228,7 +226,8 @@ def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         return values, []
     words = [None if absent(v) else str(v).strip() for v in values.tolist()]
     counts = Counter(word for word in words if word is not None)
-    numeric = number_form(list(counts)) == ""
+    padded = any(re.fullmatch(r"0\d+", word) for word in counts)
+    numeric = number_form(list(counts)) == "" and not padded
     groups: dict[str | float, list[str]] = {}
     for word in sorted(counts, key=lambda w: (-counts[w], w)):
         key = float(word) if numeric else " ".join(word.casefold().split())

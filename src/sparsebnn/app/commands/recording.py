@@ -9,7 +9,7 @@ import torch
 
 from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import Problem
-from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 
 __all__ = ["network_edges", "predictions", "record"]
@@ -51,27 +51,23 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
 
 def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, Any]:
     """Metrics of both predictors, calibration, and the rows most and least certain."""
-    y, own = problem.y[problem.test], model.model
+    y = problem.y[problem.test]
     measures: dict[str, Any] = {}
     found: dict[str, Any] = {"metrics": measures}
-    try:
-        for kind in ("median", "average"):
-            model.set_params(model=kind)
-            if problem.task == "classification":
-                probs = model.predict_proba(test)
-                codes = np.searchsorted(model.classes_, y)
-                measures[kind] = measuring.class_measures(probs, codes, seed)
-                found["calibration"] = measuring.calibration(probs, codes)
-                certainty = -entropy(torch.from_numpy(probs)).numpy()
-                details = _class_details(model, probs, y)
-            else:
-                mean, std = model.predict(test, return_std=True)
-                measures[kind] = measuring.real_measures(mean, std, y, seed)
-                found["calibration"] = _coverage(model, test, y)
-                certainty = -std
-                details = [_real_details(*row) for row in zip(y, mean, std)]
-    finally:
-        model.set_params(model=own)
+    for kind in ("median", "average"):
+        if problem.task == "classification":
+            probs = model.predict_proba(test, model=kind)
+            codes = np.searchsorted(model.classes_, y)
+            measures[kind] = measuring.class_measures(probs, codes, seed)
+            found["calibration"] = measuring.calibration(probs, codes)
+            certainty = -entropy(torch.from_numpy(probs)).numpy()
+            details = _class_details(model, probs, y)
+        else:
+            mean, std = model.predict(test, return_std=True, model=kind)
+            measures[kind] = measuring.real_measures(mean, std, y, seed)
+            found["calibration"] = _coverage(model, test, y)
+            certainty = -std
+            details = [_real_details(*row) for row in zip(y, mean, std)]
     order = np.argsort(-certainty, kind="stable")
     found["certain"] = [_row(problem, int(i), details[i]) for i in order[:5]]
     found["uncertain"] = [_row(problem, int(i), details[i]) for i in order[::-1][:5]]

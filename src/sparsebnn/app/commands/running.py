@@ -21,7 +21,7 @@ from sparsebnn.app.commands.reading import DATA, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, invalid, printable
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, plan, storing
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, persistence, plan
 from sparsebnn.estimators.columns import Column, strange_levels
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
@@ -222,4 +222,4 @@ def _for_terminal(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 def info(model: Path) -> tuple[dict[str, Any], str]:
     """What a saved model says of itself: its header and its summary."""
     summary = _loaded(model).summary()
-    return storing.header(_model_file(model)), summary
+    return persistence.header(_model_file(model)), summary

@@ -10,8 +10,8 @@ import numpy as np
 
 from sparsebnn.app.commands.reading import GAPS, spellings
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.estimators.columns import absent, label
 from sparsebnn.estimators.encoding import Table
+from sparsebnn.estimators.parsing import absent, label
 
 __all__ = ["Problem", "posed"]
 

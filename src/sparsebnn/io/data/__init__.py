@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.io.data.catalogue import CATALOGUE, verify
-from sparsebnn.io.data.digits import digits
+from sparsebnn.io.data.catalogue import CATALOGUE, digits, verify
 from sparsebnn.io.data.download import fetch
-from sparsebnn.io.data.files import DataError, as_dataset, holds_data, read
-from sparsebnn.io.data.record import Dataset
+from sparsebnn.io.data.files import DataError, Dataset, as_dataset, holds_data, read
 
 __all__ = ["DataError", "Dataset", "cache_folder", "load"]
 

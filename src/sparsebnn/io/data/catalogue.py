@@ -11,9 +11,11 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparsebnn.io.data.files import ARRAYS, IDX_FILES, Arrays, DataError, as_bytes, idx_bytes
+import torch
 
-__all__ = ["CATALOGUE", "Entry", "verify"]
+from sparsebnn.io.data.files import ARRAYS, IDX_FILES, Arrays, DataError, Dataset, as_bytes, idx_bytes
+
+__all__ = ["CATALOGUE", "Entry", "digits", "verify"]
 
 
 # Bytes of each idx file: 60,000 and 10,000 images of 28 by 28 pixels.
@@ -93,3 +95,26 @@ def verify(name: str, arrays: Arrays, path: Path) -> Arrays:
             )
         found[array] = whole
     return found
+
+
+def digits() -> Dataset:
+    """The digits of scikit-learn: 1797 images of 8×8 pixels, divided by 16. A fixed quarter is the test part."""
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ImportError as error:
+        message = "The data set 'digits' needs scikit-learn: pip install 'sparsebnn[data]'"
+        raise ImportError(message) from error
+    pixels, labels = load_digits(return_X_y=True)
+    x_train, x_test, y_train, y_test = train_test_split(
+        pixels, labels, test_size=0.25, random_state=0, stratify=labels
+    )
+    return Dataset(
+        name="digits",
+        x_train=torch.as_tensor(x_train / 16.0, dtype=torch.float32),
+        y_train=torch.as_tensor(y_train, dtype=torch.int64),
+        x_test=torch.as_tensor(x_test / 16.0, dtype=torch.float32),
+        y_test=torch.as_tensor(y_test, dtype=torch.int64),
+        class_names=tuple("0123456789"),
+        image_shape=(8, 8),
+    )

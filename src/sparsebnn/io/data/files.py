@@ -12,19 +12,21 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sparsebnn.checks import InvalidInput, check_rows, invalid
-from sparsebnn.io.data.record import Dataset
 
 __all__ = [
     "ARRAYS",
     "IDX_FILES",
     "Arrays",
     "DataError",
+    "Dataset",
     "as_bytes",
     "as_dataset",
     "holds_data",
@@ -45,6 +47,23 @@ Arrays = dict[str, np.ndarray]
 _PIECE = 1 << 20
 _MOST_UNPACKED = 1 << 30  # bytes in a compressed file of unknown content
 _NPY_HEADER = 4096  # bytes of an array's header in an .npz, at most
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows with their labels, split into training and test part.
+
+    ``x_*`` are ``(rows, features)``, in float32 or as the uint8 pixels they were stored as (training and
+    prediction divide those by 255); ``y_*`` labels in int64; ``image_shape`` is how a row reads as an image.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, ...]
 
 
 class DataError(InvalidInput):

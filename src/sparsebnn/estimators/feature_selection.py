@@ -1,24 +1,24 @@
-r"""Which columns are in use: those that pay for themselves.
+r"""Which columns are in use: those that improve the predictions of unseen rows.
 
-A tempered posterior is generous with inclusions, and a column counts as included as soon as one of its many
-weights is, so inclusion says little about whether a column helps. What a column is worth is asked of rows
-that the network did not see. With :math:`x^{\pi c}` the rows with column c shuffled among them,
+A tempered posterior includes many weights, and a column counts as included as soon as one of its weights is,
+so inclusion says little about whether a column helps. The value of a column is measured on rows that the
+network did not see. With :math:`x^{\pi c}` the rows with column c shuffled,
 
 .. math:: d_i = -\log p(y_i \mid x_i^{\pi c}) + \log p(y_i \mid x_i)
 
-has mean 0 when the column is independent of targets and other columns, whatever the network does with it.
-More than that: the rows as they are are then one shuffle among others. So the sum of the :math:`d_i` is
-judged by how much it varies from shuffle to shuffle (Student's t, one degree of freedom less than there are
-shuffles), which holds where a few rows decide, as of a rare class. With very many columns there are too few
-shuffles of each, and the sum is judged by its standard error over rows. The columns are chosen by Benjamini
-and Hochberg's rule at a false discovery rate of 0.1.
+has mean 0 if the column is independent of the targets and the other columns, whatever the network does with
+it. The original rows are then one shuffle among others, so the sum of the :math:`d_i` is compared with its
+variation between shuffles (Student's t with one degree of freedom less than shuffles). This is valid even if
+a few rows decide, as with a rare class. With very many columns there are too few shuffles of each, and the
+sum is compared with its standard error over rows. Columns are selected by the Benjamini-Hochberg procedure at
+a false discovery rate of 0.1.
 
-Where every network saw every row, the gain is counted on those rows and must exceed the price of the column's
-weights, their divergence from the prior at temperature 1: the change of the ELBO when the column is left out,
+If every network saw every row, the gain on those rows must exceed the cost of the column's weights, their
+divergence from the prior at temperature 1. This is the change of the ELBO when the column is left out,
 
 .. math:: \sum_i d_i > \sum_{w \in c} \mathrm{KL}(q(w) \,\|\, p(w)),
 
-with the column set to its average in the place of shuffled, averaged over replicates.
+with the column set to its average instead of shuffled, averaged over replicates.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtr
+from scipy.stats import false_discovery_control
 from torch import Tensor, nn
 
 from sparsebnn.likelihoods import Gaussian, Likelihood
@@ -39,39 +41,25 @@ from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
-__all__ = ["LEVEL", "Worth", "discoveries", "worth"]
+__all__ = ["LEVEL", "Worth", "worth"]
 
 LEVEL = 0.1
 _SHUFFLES = 20
-_LEAST_SHUFFLES = 5  # fewer say too little of how much they vary
-_FEWER = _SHUFFLES // _LEAST_SHUFFLES  # times as many shuffles as the fewest
+_LEAST_SHUFFLES = 5  # to estimate their variation
+_FEWER = _SHUFFLES // _LEAST_SHUFFLES
 _DRAWS = 8
-_MANY_COLUMNS = 1000  # from a fraction of these on, fewer shuffles and draws of each
-_ROWS = 1000  # of each network: enough to see what 1 nat in 1000 is worth
+_MANY_COLUMNS = 1000  # divided by the number of columns: the most draws, and half of the most shuffles
+_ROWS = 1000  # per network
 _LEAST_ROWS = 20
 _ROWS_TOGETHER = 4096
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What each column is worth to the predictions, in nats per row, and which columns are in use."""
+    """The value of each column for the predictions, in nats per row, and which columns are in use."""
 
     gain: np.ndarray
     used: np.ndarray
-
-
-def discoveries(p: np.ndarray, level: float) -> np.ndarray:
-    """Benjamini and Hochberg's choice: the largest k whose k smallest p are all at most level·k/m.
-
-    >>> discoveries(np.array([0.001, 0.9, 0.04]), 0.1)
-    array([ True, False,  True])
-    """
-    order = np.argsort(p, kind="stable")
-    passed = np.flatnonzero(p[order] <= level * np.arange(1, len(p) + 1) / len(p))
-    chosen = np.zeros(len(p), dtype=bool)
-    if len(passed):
-        chosen[order[: passed[-1] + 1]] = True
-    return chosen
 
 
 @torch.no_grad()
@@ -86,10 +74,11 @@ def worth(
     seed: int = 0,
     effort: float = 1.0,
 ) -> Worth:
-    """``data`` are encoded inputs, targets and weights; ``unseen`` the rows that each network did not see.
+    """The value of every column.
 
-    ``column_of`` says which of ``columns`` columns an input belongs to. An ``effort`` below 1, for a fit that
-    has little time, is about the share of the work: fewer shuffles, and then fewer networks to ask.
+    ``data`` are encoded inputs, targets and weights; ``unseen`` are the rows that each network did not see;
+    ``column_of`` maps inputs to columns. An ``effort`` below 1 reduces the work to about that share: fewer
+    shuffles, then fewer networks.
     """
     rows = unseen if unseen is not None and sum(map(len, unseen)) >= _LEAST_ROWS else None
     asked = max(1, round(len(networks) * min(1.0, _FEWER * effort)))
@@ -112,7 +101,7 @@ def worth(
             lost, totals = zip(*(a.shuffled(own) for a in askers))
             tests.append(_mean_and_p(torch.cat(lost), weight, torch.stack(totals).sum(0)))
         gain[places] = [mean for mean, _ in tests]
-        used[places] = discoveries(np.array([p for _, p in tests]), LEVEL)
+        used[places] = false_discovery_control([p for _, p in tests]) <= LEVEL
         return Worth(gain, used)
     total = float(data[2].sum())
     bought = np.array([[a.averaged(own) for own in inputs.values()] for a in askers])
@@ -123,17 +112,15 @@ def worth(
 
 
 def _mean_and_p(lost: Tensor, weight: Tensor, totals: Tensor) -> tuple[float, float]:
-    """Weighted mean of the differences, and how often it would be as large by chance.
+    """Weighted mean of the differences, and its p-value.
 
     ``lost`` is averaged over shuffles, ``totals`` the weighted sum over rows for each of them.
     """
-    from scipy.special import stdtr
-
     total = weight.sum()
     mean = float((weight * lost).sum() / total)
     shuffles = len(totals)
     if shuffles >= _LEAST_SHUFFLES:
-        # The rows as they are differ from a shuffle as much as shuffles do from each other.
+        # Under the null hypothesis the original rows vary like one more shuffle.
         error = float(totals.std()) * math.sqrt(1.0 + 1.0 / shuffles)
         return mean, 1.0 if error == 0.0 else float(stdtr(shuffles - 1, -float(totals.mean()) / error))
     error = float((weight**2 * (lost - mean) ** 2).sum().sqrt() / total)
@@ -141,7 +128,7 @@ def _mean_and_p(lost: Tensor, weight: Tensor, totals: Tensor) -> tuple[float, fl
 
 
 class _Asker:
-    """One network and the rows it is asked about; a column changes its first layer's sums alone."""
+    """One network and the rows to evaluate it on; a column only changes the sums of the first layer."""
 
     def __init__(
         self,
@@ -200,7 +187,7 @@ class _Asker:
         self.with_it = self._nll(self.mean, self.var)
 
     def _nll(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Of every row, averaged over draws; the same noise each time."""
+        """The NLL of every row, averaged over draws with the same noise at each call."""
         std = var.clamp_min(0.0).sqrt()
         total = torch.zeros(len(mean), dtype=torch.float64)
         for d, eps in enumerate(self.eps):
@@ -212,15 +199,15 @@ class _Asker:
         return total / len(self.eps)
 
     def _changed(self, inputs: Tensor, new: Tensor) -> Tensor:
-        """The NLL when these inputs have other values."""
+        """The NLL with new values of these inputs."""
         old, mean_w, var_w = self.x[:, inputs], self.mean_w[:, inputs], self.var_w[:, inputs]
         return self._nll(self.mean + (new - old) @ mean_w.T, self.var + (new**2 - old**2) @ var_w.T)
 
     def shuffled(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of every row by shuffling a column, averaged over shuffles; and of all rows, by shuffle."""
+        """The increase of the NLL by shuffling a column: per row, averaged over shuffles; and per shuffle."""
         own, mean_w, rows = self.x[:, inputs], self.mean_w[:, inputs], len(self.x)
         lost, totals = torch.zeros(rows, dtype=torch.float64), []
-        # Many shuffles in one pass, which is what takes the time where there are few rows.
+        # Several shuffles in one pass: with few rows, the passes take the time.
         together = max(1, _ROWS_TOGETHER // rows)
         for start in range(0, self.shuffles, together):
             count = min(together, self.shuffles - start)
@@ -235,16 +222,16 @@ class _Asker:
         return lost / self.shuffles, torch.cat(totals)
 
     def averaged(self, inputs: Tensor) -> float:
-        """Mean loss by setting a column to its average."""
+        """The mean increase of the NLL by setting a column to its average."""
         own = self.x[:, inputs]
         average = (self.weight[:, None] * own).sum(0) / self.weight.sum()
         lost = self._changed(inputs, average.expand_as(own)) - self.with_it
         return float((self.weight * lost).sum() / self.weight.sum())
 
     def price(self, inputs: Tensor) -> float:
-        """Divergence of a column's weights from their prior, in nats."""
+        """The KL divergence of a column's weights from their prior, in nats."""
         family, std, inclusion = self.family, self.std_w[:, inputs], self.inclusion_w[:, inputs]
-        # A flow scales the means; what they are multiplied by is in the moments.
+        # A flow scales the means; the moments include the factor.
         mean = torch.where(inclusion > 0.0, self.mean_w[:, inputs] / inclusion.clamp_min(1e-300), 0.0)
         prior = family.prior
         error = (mean - prior.mean) ** 2

@@ -1,12 +1,12 @@
-r"""What each column contributes to a prediction, exactly, for every draw of the weights.
+r"""The exact contribution of each column to a prediction, for every draw of the weights.
 
-A network of rectified units with drawn weights is linear around each row x:
+A ReLU network with given weights is linear around each row x:
 
 .. math::
     f(x) = \sum_j \frac{\partial f}{\partial x_j}(x)\, x_j + c(x)
 
 so input j contributes :math:`\partial_j f \cdot x_j` and the rest :math:`c(x)` is the base. Inputs are
-standardised: a contribution says what the column's distance from its average does.
+standardized, so a contribution is the effect of the column's distance from its average.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _BYTES = 1 << 27
 class Explanation:
     """Contributions of columns to predictions; with ``base`` they sum to the network's mean output.
 
-    That is the prediction of a regression, and for classes the mean of the logits (the mean of probabilities
-    has another logit), up to the noise of draws: ``explain`` has its own.
+    That is the prediction of a regression and the mean logit of a classification (not the logit of the mean
+    probability), up to Monte Carlo error: ``explain`` uses different draws than ``predict``.
 
-    ``contributions``, ``low`` and ``high`` are ``(rows, columns, outputs)``, ``base`` is ``(rows,
-    outputs)``: means over draws, and the interval of the contribution over draws. For regression they
-    are in units of the target; for classes they are log odds (two classes: one output) or unnormalised
-    log probabilities. ``names`` names the columns, ``outputs`` the outputs. ``importance`` is each
-    column's mean absolute contribution over the rows.
+    ``contributions``, ``low`` and ``high`` have shape ``(rows, columns, outputs)``, ``base`` has shape
+    ``(rows, outputs)``: means and intervals over draws. For regression they are in units of the target; for
+    classification they are log odds (two classes: one output) or unnormalized log probabilities. ``names``
+    are the columns, ``outputs`` the outputs. ``importance`` is the mean absolute contribution of each column.
     """
 
     names: tuple[str, ...]
@@ -77,10 +76,9 @@ class Explanation:
 class Effects:
     """Each column's average effect over rows, with its 95% interval over draws.
 
-    For one output ``value`` is the mean slope, per standard deviation of the column, and ``direction``
-    its sign where the interval leaves no uniform_mix ("mixed" where it does). For several outputs, and for
-    columns that became several inputs (:func:`signed`), it is the mean absolute contribution and has no
-    direction.
+    For one output, ``value`` is the mean slope per standard deviation of the column, and ``direction`` its
+    sign, or "mixed" if the interval contains 0. For several outputs, and for columns with several inputs
+    (:func:`signed`), it is the mean absolute contribution and has no direction.
     """
 
     value: np.ndarray
@@ -98,10 +96,10 @@ class Effects:
         return cls(value, low, high, tuple(record["direction"]))
 
 
-def _slopes(estimator: Any, x: Tensor, n_draws: int) -> tuple[Tensor, Tensor]:
-    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of drawn networks."""
+def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> tuple[Tensor, Tensor]:
+    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of all draws."""
     each = -(-n_draws // len(estimator.networks_))
-    kind = MedianPass if estimator.model == "median" else WeightPass
+    kind = MedianPass if model == "median" else WeightPass
     values, slopes = [], []
     for network in estimator.networks_:
         own = copy.deepcopy(network).double()
@@ -113,7 +111,7 @@ def _slopes(estimator: Any, x: Tensor, n_draws: int) -> tuple[Tensor, Tensor]:
         def outputs(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own, kind: Any = kind) -> Any:
             with kind(NoiseBuffer(normal, logistic)):
                 found = own(rows)
-            # Rows do not touch each other: the slope of a sum over rows is each row's own.
+            # Rows are independent: the gradient of the sum over rows holds the slope of each row.
             return found.sum(0), found
 
         both = torch.func.jacrev(outputs, has_aux=True)
@@ -142,7 +140,7 @@ def _by_column(estimator: Any, by_input: Tensor) -> Tensor:
 
 
 def output_names(estimator: Any) -> tuple[str, ...]:
-    """What the outputs of an explanation are called."""
+    """The names of the outputs of an explanation."""
     if hasattr(estimator, "classes_"):
         classes = [str(c) for c in estimator.classes_]
         return (f"log odds of {classes[1]}",) if len(classes) == 2 else tuple(classes)
@@ -150,7 +148,7 @@ def output_names(estimator: Any) -> tuple[str, ...]:
     return ("target",) if count == 1 else tuple(f"target {i}" for i in range(count))
 
 
-def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explanation:
+def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: str) -> Explanation:
     """Contributions for encoded rows, in chunks that bound the memory."""
     check_count(n_draws, "n_draws", "explain")
     if not 0.0 < level < 1.0:
@@ -161,7 +159,7 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explan
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, len(x), chunk):
         rows = torch.from_numpy(x[start : start + chunk])
-        values, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws))
+        values, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws, model))
         by_input = slopes * rows[None, :, :, None]
         columns = _by_column(estimator, by_input)
         low, high = torch.quantile(columns, ends, dim=0)
@@ -172,7 +170,7 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float) -> Explan
 
 
 def signed(estimator: Any) -> np.ndarray:
-    """Which columns have an effect with a sign: one output, and one input beside that for gaps."""
+    """Which columns have an effect with a sign: one output, and one input not counting that for gaps."""
     single = len(output_names(estimator)) == 1
     return np.array([single and len(c.inputs) - c.gaps == 1 for c in estimator._encoder.columns])
 
@@ -186,7 +184,7 @@ def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
     columns = estimator._encoder.columns
     size = _by_column(estimator, slopes * rows[None, :, :, None]).abs().mean((1, 3))
     by_slope = signed(estimator)
-    # That of a column's first input: a second one only says where gaps are.
+    # The first input of the column; a second one only marks gaps.
     first = np.searchsorted(estimator._encoder.column_of, np.arange(len(columns)))
     slope = slopes[:, :, np.minimum(first, slopes.shape[2] - 1), 0].mean(1)
     each = torch.where(torch.from_numpy(by_slope), slope, size)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
-from sparsebnn.estimators.explaining import signed
+from sparsebnn.estimators.explanation import signed
 from sparsebnn.nn.networks import prior_values
 
 __all__ = ["summary"]
@@ -48,7 +48,7 @@ def _epochs(estimator: Any) -> str:
 
 
 def _priors(networks: Sequence[Any]) -> list[str]:
-    """The priors as they stand: one line if they were given, one per layer if the layers learned them."""
+    """The priors: one line if they are fixed, one per layer if they were learned."""
     each = [prior_values(network) for network in networks]
     lines = []
     for place, first in enumerate(each[0]):
@@ -89,7 +89,7 @@ def summary(estimator: Any, most: int | None) -> str:
         "inclusion: probability that the column reaches an output; stability: share of replicates using it",
         "effect: " + _effect_note(estimator),
         *([_WITHOUT_SIGN] if signs.any() and any(columns[j].inputs and not signs[j] for j in shown) else []),
-        "used: the column pays for itself, on rows not seen or against the price of its weights",
+        "used: the column improves predictions of unseen rows, or by more than the cost of its weights",
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
 

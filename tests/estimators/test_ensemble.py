@@ -4,10 +4,17 @@ import numpy as np
 import torch
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.folding import Folded, folds
+from sparsebnn.estimators.ensemble import Folded, folds
 from sparsebnn.likelihoods import Categorical, Gaussian
 
-QUICK = {"epochs": 40, "replicates": 5, "hidden": (8,), "learning_rate": 0.05, "n_draws": 20}
+QUICK = {
+    "epochs": 40,
+    "replicates": 5,
+    "hidden": (8,),
+    "learning_rate": 0.05,
+    "n_draws": 20,
+    "random_state": 0,
+}
 
 
 def test_held_rows_do_not_count():

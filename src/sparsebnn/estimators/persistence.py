@@ -1,4 +1,4 @@
-"""Fitted estimators as files: one safetensors file with JSON beside the tensors; nothing is unpickled."""
+"""Save and load fitted estimators: one safetensors file with a JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.estimators import plan as plans
 from sparsebnn.estimators.encoding import Encoder
-from sparsebnn.estimators.explaining import Effects
+from sparsebnn.estimators.explanation import Effects
 from sparsebnn.io import saving, storage
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 
@@ -19,12 +19,12 @@ __all__ = ["EstimatorError", "header", "load", "save"]
 
 
 class EstimatorError(storage.StorageError):
-    """An estimator's file that cannot be written or must not be used; the message says why."""
+    """An estimator file that cannot be written or is not safe to use."""
 
 
 _KIND = storage.Kind(
     noun="estimator",
-    version=2,
+    version=3,
     error=EstimatorError,
     if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a fitted estimator there first.",
@@ -35,10 +35,10 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:
-    """Constructor parameters as JSON; a generator as random state becomes the seed that was drawn."""
+    """Constructor parameters as JSON; a generator as random state becomes the seed drawn from it."""
     kept = {}
     for name, value in estimator.get_params(deep=False).items():
-        if name == "random_state" and not isinstance(value, int | np.integer):
+        if name == "random_state" and not isinstance(value, int | np.integer | None):
             value = estimator._seed
         if name == "class_weight" and isinstance(value, dict):
             value = {"keys": [_scalar(k) for k in value], "values": [float(v) for v in value.values()]}
@@ -64,7 +64,7 @@ def _targets(estimator: Any) -> dict[str, Any]:
             advice = "Encode the labels as strings or numbers."
             raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
         return {"classes": listed, "dtype": classes.dtype.str}
-    # The noise that was fitted: the parameter may have been set to another since.
+    # The noise of the fit: the parameter may have changed since.
     return {
         "mean": estimator._y_mean.tolist(),
         "std": estimator._y_std.tolist(),
@@ -108,7 +108,7 @@ def save(estimator: Any, path: Path) -> Path:
 
 
 def header(path: Path) -> dict[str, Any]:
-    """What a file says of its estimator, without the weights."""
+    """The header of a file, without the weights."""
     return storage.read(_KIND, path)[1]
 
 
@@ -128,7 +128,7 @@ def load(path: Path, kinds: dict[str, type]) -> Any:
 
 
 def _check_size(record: dict[str, Any], path: Path) -> None:
-    """A network larger than its file is not built: it could take all of the memory."""
+    """Reject headers that describe a network larger than the file, which could exhaust the memory."""
     sizes = [record["inputs"], *record["plan"]["hidden"]]
     weights = record["replicates"] * sum(a * b for a, b in zip(sizes, sizes[1:]))
     if max(weights, record["replicates"], *sizes) > path.stat().st_size:
