@@ -414,7 +414,7 @@ def test_a_budget_that_is_too_short_is_told_and_recorded(tmp_path):
     assert record["settings"]["full_epochs"] == 100000
     assert f"Note: {note}." in done.stderr
     assert note in (out / "report.html").read_text(encoding="utf-8")
-    assert f"{allowed[1]} of 100000 epochs" in call("info", out).stdout
+    assert f"{epochs} of 100000 epochs" in call("info", out).stdout
 
 
 def test_a_model_without_columns_says_so(tmp_path):

@@ -29,7 +29,7 @@ def atomic_write(path: Path, *, sync: bool = False) -> Iterator[Path]:
     try:
         yield partial
         if sync:
-            with partial.open("rb") as file:
+            with partial.open("rb+") as file:
                 os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
