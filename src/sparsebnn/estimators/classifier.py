@@ -29,7 +29,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     Parameters
     ----------
-    family : "lrt" (LBBNN-LRT), "flow" (LBBNN-FLOW), "lbbnn" (LBBNN) or "dense" (no sparsity).
+    family : "spike_slab" (LBBNN-LRT), "flow" (LBBNN-FLOW), "concrete" (LBBNN) or "gaussian" (no sparsity);
+        the names "lrt", "lbbnn" and "dense" are accepted, too.
     hidden : sizes of the hidden layers, or "auto".
     prior_inclusion : prior probability that a weight is included.
     epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
@@ -71,7 +72,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        family: str = "lrt",
+        family: str = "spike_slab",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",

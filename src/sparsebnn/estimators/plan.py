@@ -17,17 +17,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_count, invalid
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import bayesian_layers
+from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import PhasedSettings, Settings
 from sparsebnn.training.devices import one_thread
 
 __all__ = ["FAMILIES", "Plan", "missed_density", "network", "planned", "positive", "prior_as_given", "share"]
 
-# The estimators' names, and the layers' names for the same.
-FAMILIES = {"lrt": "spike_slab", "flow": "flow", "lbbnn": "concrete", "dense": "gaussian"}
+# What the estimators offer.
+FAMILIES = ("spike_slab", "flow", "concrete", "gaussian")
 _STEPS = {"classification": 400, "regression": 800}  # for little data
 _TEMPERATURE = {"classification": 0.15, "regression": 0.75}
 _TEMPERED_ROWS = 2000
@@ -148,7 +149,7 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         if _auto(temperature)
         else positive(temperature, "temperature", owner, "'auto' or a positive number")
     )
-    family = FAMILIES[check_choice(given["family"], FAMILIES, "family", owner)]
+    family = family_name(given["family"], owner, FAMILIES)
     inclusion = share(given["prior_inclusion"], "prior_inclusion", owner)
     target = given["target_density"]
     if target is not None:
@@ -173,9 +174,9 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
 def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:
     """The target density and the epochs for it."""
     target = share(target, "target_density", owner)
-    if given["family"] == "dense":
-        advice = "Choose the family 'lrt', 'flow' or 'lbbnn'."
-        raise invalid("target_density", owner, "None for the family 'dense'", target, advice)
+    if family_name(given["family"], owner, FAMILIES) == "gaussian":
+        advice = "Choose the family 'spike_slab', 'flow' or 'concrete'."
+        raise invalid("target_density", owner, "None for the family 'gaussian'", target, advice)
     if _auto(given["epochs"]):
         epochs = max(epochs, LEAST_PHASED)
     if epochs < LEAST_PHASED:

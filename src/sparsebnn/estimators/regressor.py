@@ -46,7 +46,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        family: str = "lrt",
+        family: str = "spike_slab",
         hidden: Any = "auto",
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",

@@ -13,7 +13,7 @@ from sparsebnn.nn.networks import prior_values
 
 __all__ = ["summary"]
 
-_PAPER = {"lrt": "LBBNN-LRT", "flow": "LBBNN-FLOW", "lbbnn": "LBBNN", "dense": "dense BNN"}
+_PAPER = {"spike_slab": "LBBNN-LRT", "flow": "LBBNN-FLOW", "concrete": "LBBNN", "gaussian": "dense BNN"}
 _WITHOUT_SIGN = "        without a sign, of a column of several inputs: its mean absolute contribution"
 
 
@@ -32,7 +32,7 @@ def _head(estimator: Any) -> list[str]:
     return [
         f"{type(estimator).__name__}: {what}",
         f"{estimator.n_rows_} rows, {len(estimator._encoder.columns)} columns, {kept} of them in use",
-        f"{_PAPER[estimator.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
+        f"{_PAPER[plan.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
         f"{_epochs(estimator)}; temperature {plan.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
         *_priors(estimator.networks_),

@@ -33,7 +33,9 @@ def register(app: Any, one_line_errors: Callable[[bool], AbstractContextManager[
         target: str = typer.Option(..., help="The column to predict."),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
-        family: str = typer.Option("lrt", help="lrt; flow (slower); lbbnn; dense (without sparsity)."),
+        family: str = typer.Option(
+            "spike_slab", help="spike_slab; flow (slower); concrete; gaussian (without sparsity)."
+        ),
         epochs: int = typer.Option(None, help="Passes over the data (default: by its size)."),
         time_budget: float = typer.Option(None, help="Seconds that fitting the model may take."),
         replicates: int = typer.Option(5, help="Networks to train and average."),
