@@ -383,8 +383,8 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
         ),
         (
             {"target_density": 0.1, "family": "dense"},
-            "The 'target_density' of SparseBNNClassifier must be None for the family 'dense'. "
-            "Got 0.1 instead. Choose the family 'lrt', 'flow' or 'lbbnn'.",
+            "The 'target_density' of SparseBNNClassifier must be None for the family 'gaussian'. "
+            "Got 0.1 instead. Choose the family 'spike_slab', 'flow' or 'concrete'.",
         ),
         (
             {"target_density": 0.1, "epochs": 3},
