@@ -360,9 +360,9 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
     ("settings", "message"),
     [
         (
-            {"family": "lrtt"},
-            "The 'family' of SparseBNNClassifier must be one of 'lrt', 'flow', 'lbbnn', 'dense'. "
-            "Got 'lrtt' instead. Did you mean 'lrt'?",
+            {"family": "spikeslab"},
+            "The 'family' of SparseBNNClassifier must be one of 'spike_slab', 'flow', 'concrete', 'gaussian'. "
+            "Got 'spikeslab' instead. Did you mean 'spike_slab'?",
         ),
         (
             {"prior_inclusion": 1.0},
