@@ -361,8 +361,8 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
     [
         (
             {"family": "spikeslab"},
-            "The 'family' of SparseBNNClassifier must be one of 'spike_slab', 'flow', 'concrete', 'gaussian'. "
-            "Got 'spikeslab' instead. Did you mean 'spike_slab'?",
+            "The 'family' of SparseBNNClassifier must be one of 'spike_slab', 'flow', 'concrete', "
+            "'gaussian'. Got 'spikeslab' instead. Did you mean 'spike_slab'?",
         ),
         (
             {"prior_inclusion": 1.0},
