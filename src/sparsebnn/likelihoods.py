@@ -32,7 +32,7 @@ class Likelihood(nn.Module):
 
 
 class Categorical(Likelihood):
-    """One of ``n_classes`` labels; outputs are unnormalised log probabilities.
+    """One of ``n_classes`` labels; outputs are unnormalized log probabilities.
 
     >>> Categorical(3).nll(torch.zeros(2, 3), torch.tensor([0, 2])).tolist()
     [1.0986123085021973, 1.0986123085021973]

@@ -128,7 +128,7 @@ def _recipe(epochs: int) -> Recipe:
     rates = {"inclusion_logit": 3e-2}
     return recipe(
         "recommended",
-        method="flow",
+        family="flow",
         epochs=epochs,
         temperature=0.1,
         learning_rate=2e-2,

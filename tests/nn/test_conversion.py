@@ -306,7 +306,7 @@ def _few() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("replicates", [1, 2])
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_module_under_two_names_is_one_module(replicates, mode):
     """Its replicates are those of the same network with the layer called twice under one name."""
 

@@ -149,7 +149,7 @@ def test_a_flow_over_shared_inputs():
     assert all(loss == loss for loss in run.history[-1].loss)
 
 
-@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_neurons_go_for_real(mode):
     """A target density over neurons, and the compacted network has just those that are left."""
     torch.manual_seed(0)

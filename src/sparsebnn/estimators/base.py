@@ -93,7 +93,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run, effort = self._train(x, targets, weight, seed, budget)
-            self._keep(run, x, targets, weight, effort)
+            self._set_fitted(run, x, targets, weight, effort)
             del self._fold
             self.notes_ += missed_density(self.networks_, self.density_, self.plan_)
             if budget is not None:
@@ -119,6 +119,8 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         template = network(plan, inputs.shape[1], form.n_outputs(y))
         options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
         if self._fold is not None:
+            # Cross-fitting: the fold becomes the last column of y, and rows of fold k have no loss in
+            # replicate k.
             options |= {"likelihood": Folded(form), "per_replicate": {"held": list(range(plan.replicates))}}
             y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
         data: tuple[Tensor, ...] = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
@@ -133,7 +135,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                     options["mode"] = "eager"
 
                 def rehearse(run: Run) -> None:
-                    self._keep(run, x, targets, weight, LEAST_EFFORT, networks=1)
+                    self._set_fitted(run, x, targets, weight, LEAST_EFFORT, networks=1)
 
                 pace = self._pace(plan, template, data, options, rehearse)
                 needed = budget.needed(plan, rows, pace)
@@ -200,7 +202,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- what was learned -----------------------------------------------------------------------------
 
-    def _keep(
+    def _set_fitted(
         self,
         run: Run,
         x: np.ndarray,

@@ -31,9 +31,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     ----------
     family : "spike_slab" (LBBNN-LRT), "flow" (LBBNN-FLOW), "concrete" (LBBNN) or "gaussian" (no sparsity);
         the names "lrt", "lbbnn" and "dense" are accepted, too.
-    hidden : sizes of the hidden layers, or "auto".
+    hidden : sizes of the hidden layers; "auto" is one layer of 50. Flows have hidden layers (20, 20).
     prior_inclusion : prior probability that a weight is included.
-    epochs, batch_size, learning_rate, temperature : "auto" chooses by the number of rows. A temperature
+    learning_rate : "auto" is 0.01; inclusion logits have three times the rate.
+    epochs, batch_size, temperature : "auto" chooses by the number of rows and the task. A temperature
         below 1 reduces the weight of the KL (a tempered posterior): predictions on small data improve, and
         inclusion probabilities grow. 1 is the Bayes posterior.
     time_budget : seconds for the whole fit, including calibration, column selection and effects, but not the
@@ -43,7 +44,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : stop when the ELBO of held-out rows no longer rises.
     target_density : the share of weights to keep. The first half of training is unconstrained; then the
-        density falls to the target, and the remaining weights are refitted (docs/defaults.md).
+        density falls to the target, and the remaining weights are refitted (docs/studies/defaults.md).
     calibrate : each replicate leaves out a fifth of the rows, which calibrate the predictions
         (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early stopping.
     class_weight : None, "balanced", or a weight per class.
@@ -56,8 +57,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
-    rows: docs/defaults.md), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of
-    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
+    rows), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
     ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``,
     ``notes_`` (which columns were left out and why, how commas and dates were read). Columns that are left
     out or have extreme values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.

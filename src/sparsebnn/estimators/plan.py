@@ -1,6 +1,6 @@
 """The training plan of an estimator: sizes, rates and epochs, by default chosen by the size of the data.
 
-docs/defaults.md explains the numbers; ``python -m studies.defaults --validate`` repeats their choice.
+docs/studies/defaults.md explains the numbers; ``python -m studies defaults --validate`` repeats their choice.
 """
 
 from __future__ import annotations

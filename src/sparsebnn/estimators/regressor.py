@@ -28,7 +28,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     calibrate : False by default: the learned noise needs no correction, and leaving rows out costs accuracy.
         (With 5,000 rows or more, each replicate leaves out a fifth anyway, to select columns.)
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
-        (docs/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
+        (docs/studies/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
         ``calibrate=True`` helps.
 
     ``y`` may have several columns and is standardized internally. Attributes as for the classifier.

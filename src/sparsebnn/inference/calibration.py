@@ -66,7 +66,7 @@ def correction(probs: Tensor, labels: Tensor) -> Correction:
     """The correction that labels of held-out rows make likeliest; the logit_scale from 1/64 to 64.
 
     For a given logit_scale the log posterior is concave in the uniform_mix; bisection finds its maximum.
-    What is left is a function of the logit_scale alone, minimised on a grid and then by golden section. What
+    What is left is a function of the logit_scale alone, minimized on a grid and then by golden section. What
     gains nothing is left out.
 
     >>> p = torch.tensor([[0.99, 0.01]] * 1000)

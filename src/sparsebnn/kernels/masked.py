@@ -5,7 +5,7 @@ r"""Networks of folded triangular maps (``posteriors.masked``) for a single vect
 A product with one vector only moves memory: the kernels read each weight once, forwards and
 backwards, add the bias and bend the result on the way out, one kernel per layer and direction. The
 gradients of the weights are left to the compiler as the outer products they are, so that the
-optimiser's pass can make them on the fly instead of reading them. Where Triton or CUDA is missing, an
+optimizer's pass can make them on the fly instead of reading them. Where Triton or CUDA is missing, an
 eager twin computes the same.
 
 Shapes of a layer: x ``(inputs,)``, weight ``(rows, width)`` with two outputs to a row, bias and y

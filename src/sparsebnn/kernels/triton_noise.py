@@ -14,7 +14,7 @@ __all__ = ["block"]
 
 @triton.jit
 def _mix(x):
-    """The splitmix64 finaliser; the masks make the shifts logical."""
+    """The splitmix64 finalizer; the masks make the shifts logical."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return x ^ ((x >> 31) & 0x1FFFFFFFF)

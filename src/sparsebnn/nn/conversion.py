@@ -63,7 +63,7 @@ def _why_not(name: str, module: nn.Module) -> str | None:
 
 
 def _of_norms(name: str, module: nn.Module, replicated: bool) -> str | None:
-    """Why this normalisation cannot be converted around, or replicated, or None."""
+    """Why this normalization cannot be converted around, or replicated, or None."""
     if not isinstance(module, _NORMS):
         return None
     kind = type(module).__name__

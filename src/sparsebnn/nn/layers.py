@@ -37,9 +37,9 @@ class BayesianLayer(nn.Module):
     ``sampling="local"`` samples the outputs where the family allows it: low-variance gradients, and noise
     that is independent from example to example and from position to position. A layer that a forward pass
     calls more than once draws its weights, so that every call sees the same ones. ``sampling="weights"``
-    always draws them. It costs gradient variance and matters where outputs of several positions are
-    combined: the mean of 100 positions of a weight N(0, 1) has a standard deviation of 1, and of 0.1 with
-    ``"local"``.
+    always draws them, in training from a Gaussian with their moments. It costs gradient variance and matters
+    where outputs of several positions are combined: the mean of 100 positions of a weight N(0, 1) has a
+    standard deviation of 1, and of 0.1 with ``"local"``.
     """
 
     z_axis: int

@@ -29,7 +29,7 @@ FAMILIES: dict[str, type[Family]] = {
 }
 
 
-# The paper's names for the same families.
+# Other accepted names: the paper's, and "dense".
 ALIASES = {"lbbnn": "concrete", "lrt": "spike_slab", "dense": "gaussian"}
 
 

@@ -130,7 +130,7 @@ class Family(nn.Module):
 
     @property
     def exact_kl(self) -> bool:
-        """Whether ``kl`` is the divergence itself: so it is where the prior needs no drawn weights."""
+        """Whether ``kl`` is the divergence itself: true unless the prior needs drawn weights."""
         return isinstance(self.prior, Prior) and not self.prior.drawn
 
     @property
@@ -172,7 +172,7 @@ class Family(nn.Module):
         """As :meth:`sample`, with the weights drawn: gradients reach every parameter.
 
         A draw has the mean and variance of the weights, and every sum over them the distribution that the
-        local reparametrization gives it.
+        local reparametrization gives it (``concrete`` returns its relaxed draw).
         """
         raise NotImplementedError
 

@@ -35,7 +35,7 @@ class Concrete(SpikeSlab):
 
     ``relaxation`` is :math:`\tau`. Small values are closer to exact inclusions, but leave most inclusion
     logits without a gradient: at 0.001, the paper's value, inclusion probabilities of uncorrelated inputs are
-    off by about 0.3, at 0.1 by about 0.02 (docs/selection_truth.md).
+    off by about 0.3, at 0.1 by about 0.02 (docs/studies/selection_truth.md).
     """
 
     name = "concrete"

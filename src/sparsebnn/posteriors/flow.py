@@ -1,4 +1,4 @@
-"""``flow``: multiplicative normalising flows over a mean-field family (LBBNN-FLOW and MNF)."""
+"""``flow``: multiplicative normalizing flows over a mean-field family (LBBNN-FLOW and MNF)."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class FlowFamily(Family):
 
 
 class MNF(FlowFamily):
-    """Multiplicative normalising flows: the flow family with every weight there."""
+    """Multiplicative normalizing flows: the flow family with every weight there."""
 
     name = "mnf"
     priors: tuple[type[Prior], ...] = (GaussianPrior,)

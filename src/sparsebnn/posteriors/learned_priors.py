@@ -31,12 +31,12 @@ class EmpiricalPrior(SpikeSlabPrior):
     .. math::
         \hat\sigma^2 = \frac{s\,\sigma_0^2 + \sum_i \tilde\alpha_i\,(\tilde\sigma_i^2 + (\tilde\mu_i-\mu)^2)}
         {s + \sum_i \tilde\alpha_i}, \qquad
-        \hat\alpha = \frac{c\,\alpha_0 + \sum_i \tilde\alpha_i}{c + N}
+        \hat\alpha = \frac{c\,\alpha_0 + \frac1N\sum_i \tilde\alpha_i}{c + 1}
 
-    :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. They count as ``strength``
-    (s) and ``inclusion_strength`` (c) weights: with every weight gone the sums would be empty, and the
-    prior is then what it was given, not what nothing taught it. The inclusion rate is learned only with
-    ``learn_inclusion``; ``inclusion_strength`` is a share of the layer's weights.
+    :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. ``strength`` (s) counts as so
+    many weights and ``inclusion_strength`` (c) as so many times the layer's weights: with every weight
+    excluded, the prior is the one that was given. The inclusion rate is learned only with
+    ``learn_inclusion``.
 
     ``per`` says what shares a scale: the ``"layer"``, each ``"input"`` or each ``"output"`` (filter).
 

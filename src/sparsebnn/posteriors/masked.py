@@ -78,7 +78,7 @@ def _picked(x: Tensor, places: Tensor, back: Sequence[Tensor], gaps: _Gaps = (Fa
 
 
 def _reset(weight: Tensor, bias: Tensor, inputs: int) -> None:
-    """The initialisation of :class:`torch.nn.Linear`."""
+    """The initialization of :class:`torch.nn.Linear`."""
     bound = 1.0 / math.sqrt(max(1, inputs))
     nn.init.uniform_(weight, -bound, bound)
     nn.init.uniform_(bias, -bound, bound)
@@ -138,7 +138,7 @@ class FoldedLinear(nn.Module):
         row 2   3 3 3 3 2 2 2
 
     Half the memory of the masked matrix, and so half the time of everything that only moves memory:
-    the products with a single vector, their gradients, the optimiser. :meth:`matrix` gives the matrix.
+    the products with a single vector, their gradients, the optimizer. :meth:`matrix` gives the matrix.
 
     Shapes: ``(..., inputs)`` to ``(..., outputs)``.
 

@@ -158,9 +158,9 @@ class SpikeSlab(Family):
 
     ``scale`` (where a verb takes it) multiplies :math:`\tilde\mu`, as the flow family's z does.
 
-    ``share`` says what is there or not as a whole: each ``"weight"``, all weights of an ``"input"`` of a
-    dense layer, or all weights of an ``"output"`` (a neuron, a filter). A group has one :math:`\gamma`,
-    which the prior meets once. With one :math:`\gamma_j` per output the output itself is gated, and with
+    ``group_by`` says which weights share one inclusion variable: each ``"weight"`` has its own, or all
+    weights of an ``"input"`` of a dense layer or of an ``"output"`` (a neuron, a filter) share one, which
+    counts once in the KL. With one :math:`\gamma_j` per output the output itself is gated, and with
     m and v the mean and variance of its sum over the weights,
 
     .. math::
@@ -287,8 +287,8 @@ class SpikeSlab(Family):
 
     def prior_values(self, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The prior's slab std and inclusion probability as they stand, learned where the prior learns."""
-        centred = isinstance(self.prior, SpikeSlabPrior)
-        centre = self.prior.mean if centred else torch.zeros_like(self.mean[:1])
+        centered = isinstance(self.prior, SpikeSlabPrior)
+        centre = self.prior.mean if centered else torch.zeros_like(self.mean[:1])
         error = squared_error(self.mean, centre, scale, None)  # type: ignore[arg-type]
         inclusion = torch.sigmoid(self.inclusion_logit)
         return self.prior.values(inclusion, self.std, error)  # type: ignore[operator]

@@ -65,7 +65,7 @@ def stream_id(name: str) -> int:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The splitmix64 finaliser; the masks turn torch's arithmetic shift into a logical one."""
+    """The splitmix64 finalizer; the masks turn torch's arithmetic shift into a logical one."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND
     return x ^ ((x >> 31) & 0x1FFFFFFFF)

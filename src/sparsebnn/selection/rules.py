@@ -157,7 +157,7 @@ class Selection:
         return "\n".join([*lines, f"{total}; expected FDR {self.expected_fdr:.3f}"])
 
     def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
-        """A bar per input, the chosen ones in colour; returns the matplotlib axis."""
+        """A bar per input, the chosen ones in color; returns the matplotlib axis."""
         return _bars(
             self.names, self.inclusion, None, self.chosen, self.threshold, "inclusion probability", path, axis
         )

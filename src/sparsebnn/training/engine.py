@@ -1,6 +1,6 @@
 """The step, and how it is run: eagerly, compiled, or captured as one CUDA graph.
 
-A step makes its noise, gathers its batch, and goes forward, backward and through the optimiser, all on
+A step makes its noise, gathers its batch, and goes forward, backward and through the optimizer, all on
 the device. Rates, KL weight, position and step number are tensors there, so nothing is compiled or
 captured twice.
 """
@@ -171,7 +171,7 @@ class Engine:
         return *self._noise(state), *corrected(state["loop"]["rates"], state["loop"]["step"] + 1)
 
     def _step(self, state: State, normal: Tensor, logistic: Tensor, rates: Tensor, root: Tensor) -> None:
-        """All of a step after its prelude; it neither branches on data nor leaves the device."""
+        """The step that is compiled, after its prelude; it neither branches on data nor leaves the device."""
         loop = state["loop"]
         gradients, parts = self.replicates.gradients(
             state, self._batch(state), loop["beta"], (normal, logistic)

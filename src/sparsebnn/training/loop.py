@@ -112,21 +112,34 @@ def train(
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
-    Rows of uint8 are pixels and divided by 255; all other numbers are taken as they are. The network passed
-    in is a template and stays as it is. With ``start="seed"`` the Bayesian layers of every replicate are
-    drawn from its seed (``seed``, ``seed + 1``, … or the seeds given), while ordinary modules and buffers
-    start from the values they have. ``start="given"`` keeps the values of the Bayesian layers too, to train
-    a network further or at another learning rate; ``start=run.networks`` does so with a network for each
-    replicate. Without ``settings`` it is trained as recommended: 100 epochs,
-    a temperature of 0.03 (a tempered posterior; ``Settings(temperature=1)`` is the Bayes posterior's) with
-    warm-up, and a larger rate for inclusion logits. ``per_replicate`` gives a hyperparameter one value
-    for each: ``temperature``, ``target_density``, ``learning_rate``, ``learning_rates.<group>``, or the end
-    of a buffer's name such as ``prior.inclusion_prob``. With ``folder`` the state is saved there every
-    ``checkpoint_seconds`` and on interruption, and ``resume=True`` goes on exactly where it stopped;
-    without it a checkpoint that is there is set aside. One training run at a time can use a folder. A
-    checkpoint that cannot be written is a warning. Ctrl-C raises
-    :class:`~sparsebnn.training.Interrupted`; like every exception that ends training early, it has the run
-    so far as its attribute ``run``.
+    The network passed in is a template and stays as it is.
+
+    Parameters
+    ----------
+    network : any module with Bayesian layers.
+    data : ``(x, y)`` or ``(x, y, weight)``. Rows of uint8 are pixels and divided by 255.
+    likelihood : ``"categorical"``, ``"bernoulli"``, ``"gaussian"`` or a likelihood object.
+    settings : how to train. The default is 100 epochs at temperature 0.03 (a tempered posterior;
+        ``Settings(temperature=1)`` is the Bayes posterior), with warm-up and a larger rate for inclusion
+        logits.
+    replicates, seed : a number of replicates, with seeds ``seed``, ``seed + 1``, …, or a list of seeds.
+    per_replicate : one value per replicate of ``temperature``, ``target_density``, ``learning_rate``,
+        ``learning_rates.<group>``, or a buffer by the end of its name, such as ``prior.inclusion_prob``.
+    start : ``"seed"`` draws the Bayesian layers of every replicate from its seed; ordinary modules, buffers
+        and frozen parameters start from the values they have. ``"given"`` keeps the values of the Bayesian
+        layers, too, to train a network further. A list of networks, such as ``run.networks``, starts every
+        replicate from its own.
+    device : ``"auto"`` takes a GPU if there is one.
+    mode : ``"eager"``, ``"compiled"``, or ``"auto"``: compiled on CUDA and for long runs on a CPU.
+    tf32 : whether matrix products on CUDA may round to TF32.
+    folder, resume, checkpoint_seconds : save the state to a folder every so many seconds and on interruption,
+        and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run
+        at a time can use a folder. A checkpoint that cannot be written is a warning.
+    callbacks : objects whose hooks are called while training runs.
+    progress : show a live line; None shows it on a terminal only.
+
+    Ctrl-C raises :class:`~sparsebnn.training.Interrupted`. Like every exception that ends training early, it
+    has the run so far as its attribute ``run``.
 
     >>> import sparsebnn
     >>> x, y = torch.randn(64, 5), torch.randint(0, 3, (64,))

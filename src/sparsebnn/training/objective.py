@@ -65,7 +65,7 @@ class Objective(nn.Module):
 
 
 def _term_of(layer: nn.Module, terms: Sequence[tuple[object, Tensor]]) -> Tensor:
-    """The KL a layer left; a layer that this forward did not reach still has its prior to answer to."""
+    """The KL of a layer in this pass; raises if the forward did not call the layer."""
     for met, kl in terms:
         if met is layer:
             return kl

@@ -34,7 +34,7 @@ _LOGISTIC = counter.stream_id("training logistic")
 class Replicates:
     """The state of K replicates: what is trained, what differs, and what all share.
 
-    Initialisation, data order and noise of a replicate depend on its seed alone, so replicate k is
+    Initialization, data order and noise of a replicate depend on its seed alone, so replicate k is
     the same alone, among ten or among a hundred. ``start`` is ``"seed"``, ``"given"`` (the values the
     objective has) or a network for each replicate. ``per_replicate`` gives buffers (by the end of their name,
     such as ``prior.inclusion_prob``) one value per replicate.

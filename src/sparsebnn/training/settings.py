@@ -9,14 +9,15 @@ from typing import Any
 
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
 
-__all__ = ["Constant", "Cosine", "PhasedSettings", "Schedule", "Settings", "Steps", "schedule"]
+__all__ = ["RECOMMENDED", "Constant", "Cosine", "PhasedSettings", "Schedule", "Settings", "Steps", "schedule"]
 
 _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.
 _APPROACH = (0.2, 0.8)
 # The share of the epochs in which means are learned with noise that is the same for all rows. Of the shares
-# and scales (likelihoods.py) that were tried, validation rows of six tables chose these (docs/defaults.md).
+# and scales (likelihoods.py) that were tried, validation rows of six tables chose these: see
+# docs/studies/defaults.md.
 _MEANS_ALONE = 0.7
 
 

@@ -34,7 +34,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Line:
-    """A kept weight: a curve whose width goes with |weight| and whose colour with its sign."""
+    """A kept weight: a curve whose width goes with |weight| and whose color with its sign."""
 
     layer: int
     source: int
