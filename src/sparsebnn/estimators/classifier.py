@@ -57,10 +57,11 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
-    rows), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``,
-    ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``,
-    ``notes_`` (which columns were left out and why, how commas and dates were read). Columns that are left
-    out or have extreme values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
+    rows), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of replicates whose
+    median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``, ``n_epochs_`` and
+    ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``, ``notes_`` (which
+    columns were left out and why, how commas and dates were read). Columns that are left out or have
+    extreme values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
