@@ -77,8 +77,8 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             weight = _check_sample_weight(
                 sample_weight, np.empty((len(table), 1)), dtype=np.float64, ensure_non_negative=True
             )
-            targets, weight, told = prepare(len(table), weight)
-            told = [*told, *_little_weight(weight)]
+            targets, weight, notes = prepare(len(table), weight)
+            notes = [*notes, *_little_weight(weight)]
             kept = weight > 0.0
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
@@ -86,10 +86,10 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state)
             self._encoder = Encoder.learned(table, weight)
-            self.notes_ = [*self._encoder.notes, *told]
+            self.notes_ = [*self._encoder.notes, *notes]
             # The command line passes a Table and shows the notes itself.
             if not isinstance(X, Table):
-                warn_of_columns(self._encoder, told)
+                warn_of_columns(self._encoder, notes)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run, effort = self._train(x, targets, weight, seed, budget)

@@ -99,8 +99,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
                 raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
             scales = np.array([middle_and_std(column, weight) for column in columns.T])
             self._y_mean, self._y_std = scales.T
-            told = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
-            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, told
+            notes = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
+            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, notes
 
         return self._fit(X, prepare, sample_weight)
 
