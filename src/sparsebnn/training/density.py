@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.training.replicates import LOGITS, Replicates
 
-__all__ = ["check_free", "controlled", "density_targets", "fix_structure"]
+__all__ = ["check_free", "controlled", "density_targets", "fix_structure", "remarks"]
 
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
@@ -28,6 +28,13 @@ def check_free(replicates: Replicates) -> None:
         got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
         advice = "Unfreeze it, or leave out target_density and refit."
         raise invalid("network", "train", expected, got, advice)
+
+
+def remarks(cut: bool, temperatures: Sequence[float]) -> list[str | None]:
+    """Why the inclusions of each replicate are not posterior probabilities; None if they are."""
+    if cut:
+        return ["brought to a density, or refitted,"] * len(temperatures)
+    return [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
 
 
 def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:

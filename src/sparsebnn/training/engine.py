@@ -20,7 +20,7 @@ from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, fast_step
-from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
+from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure, remarks
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
@@ -70,7 +70,9 @@ class Engine:
             check_free(replicates)
         if self.targets is not None:
             replicates.make_per_replicate("prior.inclusion_prob")
-        replicates.remarks = self._remarks()
+        given = self.varied.get("temperature")
+        each = [settings.temperature] * len(replicates) if given is None else given.tolist()
+        replicates.remarks = remarks(self.targets is not None or settings.refit > 0, each)
         self.state: State = {
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
@@ -117,14 +119,6 @@ class Engine:
     def __getitem__(self, name: str) -> Tensor:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
         return self.state["loop"][name]
-
-    def _remarks(self) -> list[str | None]:
-        """Why the inclusions of each replicate are not posterior probabilities; None if they are."""
-        if self.targets is not None or self.settings.refit:
-            return ["brought to a density, or refitted,"] * len(self.replicates)
-        given = self.varied.get("temperature")
-        each = [self.settings.temperature] * len(self.replicates) if given is None else given.tolist()
-        return [None if t == 1.0 else f"trained at temperature {t:g}" for t in each]
 
     def _check_per_replicate(self) -> None:
         own = [f"learning_rates.{ending}" for ending in self.settings.learning_rates]
