@@ -195,7 +195,7 @@ def test_missing_files_give_one_line(words, message):
     ("option", "value", "message"),
     [
         ("--task", "guess", "The 'task' of sparsebnn fit must be one of 'auto',"),
-        ("--family", "flo", "The 'family' of sparsebnn fit must be one of 'lrt',"),
+        ("--family", "flo", "The 'family' of sparsebnn fit must be one of 'spike_slab',"),
         ("--epochs", "0", "The 'epochs' of sparsebnn fit must be a whole number of at least 1. Got 0"),
         ("--replicates", "0", "The 'replicates' of sparsebnn fit must be a whole number of at least 1."),
         ("--time-budget", "-1", "The 'time-budget' of sparsebnn fit must be positive seconds. Got -1.0"),
