@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, PosteriorPass, WeightPass, noise_size
-from sparsebnn.posteriors import Family, family_class
+from sparsebnn.posteriors import FAMILIES as CLASSES
+from sparsebnn.posteriors import Family
 from sparsebnn.posteriors.flows import AutoregressiveStep, Flow, flow
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
@@ -182,7 +183,7 @@ def make_family(name: str, shape: Sequence[int], seed: int = 0, **options: Any) 
     """A family of the table, in double precision, with random parameters and prior."""
     member = FAMILIES[name]
     prior = member.prior(shape, generator(1000 + seed))
-    built = family_class(member.family)(shape, prior, **{**member.options, **options})
+    built = CLASSES[member.family](shape, prior, **{**member.options, **options})
     return randomise(built.double(), seed)
 
 

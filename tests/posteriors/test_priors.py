@@ -14,7 +14,7 @@ from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import initialize
-from sparsebnn.posteriors import family_class
+from sparsebnn.posteriors import FAMILIES as CLASSES
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.random.noise import RandomNoise
@@ -130,7 +130,7 @@ def test_values_of_excluded_weights_do_not_matter():
 )
 def test_hyperparameters_start_where_they_were_put(family, given):
     """A family built with a prior of its own hyperparameters has exactly these."""
-    built = family_class(family)((2, 3), given)
+    built = CLASSES[family]((2, 3), given)
     for name, value in given.named_parameters():
         ours = dict(built.prior.named_parameters())[name]
         assert float(F.softplus(ours).detach()) == pytest.approx(

@@ -35,9 +35,9 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _all_errors_in_a_line(debug: bool) -> Iterator[None]:
-    """What the user cannot put right is told in one line too, status 70.
+    """Print unexpected errors in one line, too, and exit with status 70.
 
-    The traceback comes with ``--debug``.
+    ``debug`` shows the traceback instead.
     """
     try:
         with one_line_errors(debug):

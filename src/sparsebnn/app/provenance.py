@@ -43,7 +43,7 @@ def _is_checkout() -> bool:
 
 
 def commit_and_source() -> tuple[str | None, str | None]:
-    """The commit the package stands at, ``+changes`` if its files differ from it, and who says so.
+    """The commit of the package, with ``+changes`` if its files were edited, and where it was found.
 
     Only a git checkout of this project has a commit. Elsewhere, as on a machine that received only the
     files, ``SPARSEBNN_COMMIT`` may name it; ``versions`` has the version of the package in any case.

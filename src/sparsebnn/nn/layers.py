@@ -31,8 +31,8 @@ class NoWeight(AttributeError, TypeError):
 class BayesianLayer(nn.Module):
     """A layer with distributions instead of weights; subclasses say only what the op is.
 
-    Inside an open pass (:mod:`sparsebnn.nn.passes`) the pass decides what is drawn. Outside one, every call
-    is a draw of its own, as in training (in ``eval()`` mode: through the local reparametrization).
+    Inside an open pass (:mod:`sparsebnn.nn.passes`) the pass decides what is drawn. Outside a
+    pass, every call draws new weights: as in training, or in ``eval()`` mode by the local reparametrization.
 
     ``sampling="local"`` samples the outputs where the family allows it: low-variance gradients, and noise
     that is independent from example to example and from position to position. A layer that a forward pass

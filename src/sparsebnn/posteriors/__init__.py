@@ -20,7 +20,6 @@ __all__ = [
     "Moments",
     "Sample",
     "SpikeSlab",
-    "family_class",
     "family_name",
 ]
 
@@ -44,12 +43,3 @@ def family_name(name: str, owner: str = "a layer", among: Sequence[str] | None =
     if isinstance(name, str) and name in aliases:
         return ALIASES[name]
     return check_choice(name, known, "family", owner)
-
-
-def family_class(name: str, owner: str = "a layer") -> type[Family]:
-    """The family of that name.
-
-    >>> family_class("spike_slab").__name__
-    'SpikeSlab'
-    """
-    return FAMILIES[family_name(name, owner)]
