@@ -34,6 +34,7 @@ __all__ = [
     "convert",
     "data",
     "density",
+    "export",
     "forward_with_kl",
     "init",
     "lenet",
@@ -56,8 +57,12 @@ def __getattr__(name: str) -> Any:
         from sparsebnn import estimators
 
         return getattr(estimators, name)
+    if name == "export":
+        from sparsebnn.deploy import export
+
+        return export
     raise AttributeError(f"module 'sparsebnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ESTIMATORS])
+    return sorted([*globals(), *_ESTIMATORS, "export"])

@@ -49,11 +49,15 @@ class Ensemble:
     likelihoods: Sequence[Likelihood]
     logit_scale: float = 1.0
 
+    def doubled(self, device: str = "cpu") -> list[nn.Module]:
+        """The networks in double precision, as they predict."""
+        return [copy.deepcopy(network).double().to(device) for network in self.networks]
+
     def draws(
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
     ) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
-        networks = [copy.deepcopy(network).double().to(device) for network in self.networks]
+        networks = self.doubled(device)
         widest = max(m.out_features for m in networks[0].modules() if isinstance(m, Linear))
         per_row = 8 * len(networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))

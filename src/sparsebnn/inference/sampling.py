@@ -27,7 +27,7 @@ from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
 
-__all__ = ["draw_outputs", "draw_outputs_of_all", "pass_for"]
+__all__ = ["draw_outputs", "draw_outputs_of_all", "draw_weights", "pass_for"]
 
 _NORMAL = counter.stream_id("prediction normal")
 _LOGISTIC = counter.stream_id("prediction logistic")
@@ -128,6 +128,32 @@ def draw_outputs_of_all(
     for rows, batch in plan.batches():
         parts = [every((parameters, buffers), batch, noise) for noise in plan.noise(batch)]
         yield from plan.pieces(rows, torch.cat(parts, dim=1), 2)
+
+
+@torch.no_grad()
+def draw_weights(
+    network: nn.Module, x: Tensor, n_draws: int = 100, *, model: str = "average", seed: int = 0
+) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
+    """The weights and biases behind ``draw_outputs(..., draws="weights")``, by layer, for every draw.
+
+    ``x`` is any row that the network takes. Layers that the network does not call are left out.
+
+    >>> import sparsebnn
+    >>> drawn = draw_weights(sparsebnn.mlp([4, 8, 3]), torch.zeros(1, 4), n_draws=2)
+    >>> len(drawn), drawn[0]["2"][0].shape
+    (2, torch.Size([3, 8]))
+    """
+    plan = _Plan(network, x[:1], n_draws, model, "weights", seed, 1, None)
+    layers = dict(bayesian_layers(plan.network))
+    _, row = next(plan.batches())
+    found = []
+    for blocks in plan.noise(row):
+        for normal, logistic in zip(blocks.normal, blocks.logistic):
+            with plan.kind(NoiseBuffer(normal, logistic)) as opened:
+                plan.network(row)
+            drawn = {name: opened.drawn(layer) for name, layer in layers.items()}
+            found.append({name: pair for name, pair in drawn.items() if pair is not None})
+    return found
 
 
 def _evaluating(network: nn.Module) -> nn.Module:

@@ -21,9 +21,10 @@ from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 from sparsebnn.posteriors.flow import FlowFamily
 
-__all__ = ["Compacted", "Take", "compact", "median_weights"]
+__all__ = ["Compacted", "Take", "compact", "median_weights", "plain_layer"]
 
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
+_PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
 
 
@@ -74,11 +75,23 @@ def median_weights(layer: BayesianLayer) -> tuple[Tensor, Tensor]:
     return mean * (family.inclusion_prob() > 0.5), bias.detach().clone()
 
 
+def _weights(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Weights and biases of the median model, or of an ordinary layer."""
+    if isinstance(layer, BayesianLayer):
+        return median_weights(layer)
+    weight, bias = cast(Tensor, layer.weight).detach(), cast("Tensor | None", layer.bias)
+    return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
+
+
+def _tuple(value: Any) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 @dataclass
 class _Stage:
-    """A Bayesian layer and what follows it up to the next one."""
+    """A layer and what follows it up to the next one."""
 
-    layer: BayesianLayer
+    layer: nn.Module
     weight: Tensor
     bias: Tensor
     after: list[nn.Module] = field(default_factory=list)
@@ -86,7 +99,10 @@ class _Stage:
     @property
     def padded(self) -> bool:
         """Whether zeros come in at the border, so that a constant channel is not constant there."""
-        return isinstance(self.layer, Conv1d | Conv2d) and any(self.layer._pads())
+        if isinstance(self.layer, Conv1d | Conv2d):
+            return any(self.layer._pads())
+        padding = getattr(self.layer, "padding", 0)
+        return padding != "valid" and (isinstance(padding, str) or any(_tuple(padding)))
 
     def by_input(self, entries: Tensor) -> Tensor:
         """Something per unit before this layer, for each of the layer's inputs (which may be pixels)."""
@@ -108,17 +124,16 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
     first: list[nn.Module] = []
     stages: list[_Stage] = []
     for module in chain(network):
-        if isinstance(module, BayesianLayer):
+        if isinstance(module, (BayesianLayer, *_PLAIN)):
             if getattr(module, "groups", 1) != 1:
                 raise invalid("network", "compact", "free of grouped convolutions", str(module))
-            stages.append(_Stage(module, *median_weights(module)))
+            stages.append(_Stage(module, *_weights(module)))
             continue
         if not isinstance(module, _ELEMENTWISE + _POOLS + (nn.Flatten,)):
             expected = "made of Bayesian layers, activations, pools and Flatten"
             raise invalid("network", "compact", expected, type(module).__name__)
         if isinstance(module, nn.AvgPool1d | nn.AvgPool2d) and module.count_include_pad:
-            pads = module.padding if isinstance(module.padding, tuple) else (module.padding,)
-            if any(pads):  # a constant channel is not constant where zeros are averaged in
+            if any(_tuple(module.padding)):  # a constant channel is not constant where zeros are averaged in
                 expected = "free of average pools that count their padding"
                 raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
         if getattr(module, "divisor_override", None):
@@ -126,14 +141,14 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
             raise invalid("network", "compact", expected, str(module))
         (stages[-1].after if stages else first).append(module)
     for before, stage in itertools.pairwise(stages):
-        if isinstance(before.layer, Linear) and stage.weight.shape[1] != len(before.bias):
+        if isinstance(before.layer, Linear | nn.Linear) and stage.weight.shape[1] != len(before.bias):
             expected = "one whose dense layers read what the ones before them put out"
             got = f"{len(before.bias)} outputs before {stage.weight.shape[1]} inputs"
             advice = "Dense layers on inputs of several axes cannot be compacted past a Flatten."
             raise invalid("network", "compact", expected, got, advice)
     if not stages:
         advice = "Build it with mlp, lenet or convert."
-        raise invalid("network", "compact", "a module with Bayesian layers", "none", advice)
+        raise invalid("network", "compact", "a module with Bayesian or ordinary layers", "none", advice)
     return first, stages
 
 
@@ -174,17 +189,18 @@ def _kept(stages: Sequence[_Stage], read: Sequence[Tensor]) -> tuple[list[Tensor
     return kept[1:], kept[0]
 
 
-def _plain(layer: BayesianLayer, weight: Tensor, bias: Tensor) -> nn.Module:
-    """An ordinary layer with these weights."""
+@torch.no_grad()
+def plain_layer(layer: nn.Module, weight: Tensor, bias: Tensor) -> nn.Module:
+    """An ordinary layer with these weights and the geometry of ``layer``."""
     outputs, inputs = weight.shape[:2]
     made: Any
-    if isinstance(layer, Linear):
+    if isinstance(layer, Linear | nn.Linear):
         made = nn.Linear(inputs, outputs)
     else:
-        assert isinstance(layer, Conv1d | Conv2d)
-        kind: Any = nn.Conv2d if isinstance(layer, Conv2d) else nn.Conv1d
-        geometry = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-        made = kind(inputs, outputs, *geometry, padding_mode=layer.padding_mode)
+        assert isinstance(layer, Conv1d | Conv2d | nn.Conv1d | nn.Conv2d)
+        kind: Any = nn.Conv2d if weight.dim() == 4 else nn.Conv1d
+        geometry = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
+        made = kind(inputs * layer.groups, outputs, *geometry, padding_mode=layer.padding_mode)
     made = made.to(weight)
     made.weight.copy_(weight)
     made.bias.copy_(bias)
@@ -194,6 +210,8 @@ def _plain(layer: BayesianLayer, weight: Tensor, bias: Tensor) -> nn.Module:
 @torch.no_grad()
 def compact(network: nn.Module) -> Compacted:
     """The median probability model at its posterior means, without units that are not connected.
+
+    Ordinary layers are compacted by the zeros among their weights.
 
     >>> import sparsebnn
     >>> from sparsebnn.init import Initial, Normal
@@ -209,14 +227,14 @@ def compact(network: nn.Module) -> Compacted:
     if first:
         inputs = torch.ones_like(inputs)
     elif not bool(inputs.all()):
-        dim = -1 if isinstance(stages[0].layer, Linear) else 1
+        dim = -1 if isinstance(stages[0].layer, Linear | nn.Linear) else 1
         modules.append(Take(inputs.nonzero().squeeze(1), dim))
     before, nonzero, numbers = inputs, 0, 0
     for stage, rows, live, bias in zip(stages, kept, read, biases):
         # What went into a bias must not speak twice.
         weight = stage.weight * live.reshape(1, -1, *[1] * (stage.weight.dim() - 2))
         weight = weight[rows][:, stage.by_input(before)]
-        modules.append(_plain(stage.layer, weight, bias[rows]))
+        modules.append(plain_layer(stage.layer, weight, bias[rows]))
         modules.extend(copy.deepcopy(module) for module in stage.after)
         nonzero, numbers = nonzero + int((weight != 0).sum()), numbers + weight.numel()
         before = rows

@@ -124,6 +124,16 @@ class Pass:
             self.layers.append(layer)
         return self.realize(layer, batch)
 
+    def drawn(self, layer: BayesianModule) -> tuple[Tensor, Tensor | None] | None:
+        """The weights and biases that this pass drew for a layer; None if it was not called."""
+        if all(met is not layer for met in self.layers):
+            return None
+        values = {id(family): realized.weight for family, realized in self._realized}
+        weight = values[id(layer.weights)]
+        if weight is None:
+            raise RuntimeError(f"A {type(self).__name__} draws no weights. Open a WeightPass instead.")
+        return weight, None if layer.biases is None else values[id(layer.biases)]
+
     def kl_by_layer(self) -> list[tuple[BayesianModule, Tensor]]:
         """Each layer called, with its KL in nats; a family that two layers share counts for the first."""
         kls = {id(family): realized.kl for family, realized in self._realized}

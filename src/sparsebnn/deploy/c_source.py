@@ -1,0 +1,335 @@
+"""C99: one header and one source file without dependencies or allocation, weights as static sparse arrays.
+
+The caller passes the scratch memory, so the functions can run in several threads. Only the helpers that a
+model needs are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.deploy.c_layers import HELPERS, Layers, array
+from sparsebnn.deploy.model import Exported
+from sparsebnn.deploy.table import levels
+from sparsebnn.estimators.columns import Column
+from sparsebnn.nn.compaction import compact
+
+__all__ = ["c_files"]
+
+_KEYWORDS = frozenset(
+    """auto break case char const continue default do double else enum extern float for goto if inline int
+    long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile
+    while and asm bool catch class delete false friend namespace new not operator or private protected public
+    template this throw true try typename using virtual xor""".split()  # noqa: SIM905
+)
+
+
+def c_files(exported: Exported, name: str) -> tuple[str, str]:
+    """``(header, source)``; ``name`` starts every public name."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in _KEYWORDS:
+        expected = "a C identifier, such as model.c"
+        raise invalid("path", "export", expected, f"{name}.c", "Rename the file.")
+    if not isinstance(exported.predictor.template, nn.Sequential):
+        got = type(exported.predictor.template).__name__
+        raise invalid("model", "export", "a Sequential for C", got, "ONNX and pt2 take any module.")
+    layers = Layers(_row_shape(exported))
+    for network in exported.predictor.networks():
+        with contextlib.suppress(InvalidInput):  # a chain that cannot be compacted may still be written
+            network = compact(network).network
+        layers.add(network)
+    return _header(exported, name, layers), _source(exported, name, layers)
+
+
+def _row_shape(exported: Exported) -> tuple[int, ...]:
+    if exported.columns is None:
+        return tuple(exported.example.shape[1:])
+    with torch.no_grad():
+        return tuple(exported.module.inputs(exported.example).shape[1:])  # type: ignore[operator]
+
+
+# -- names ----------------------------------------------------------------------------------------------
+
+
+def _identifiers(columns: Sequence[Column]) -> list[str]:
+    """A field of the row for every column; the comment beside it has the column's name."""
+    found: list[str] = []
+    for column in columns:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", column.name) or "column"
+        plain = f"c_{plain}" if plain[0].isdigit() or plain[0] == "_" else plain
+        plain = f"{plain}_" if plain in _KEYWORDS else plain
+        taken, count = plain, 1
+        while taken in found:
+            count += 1
+            taken = f"{plain}_{count}"
+        found.append(taken)
+    return found
+
+
+def _string(text: str) -> str:
+    """A C string; bytes outside of plain ASCII in octal."""
+    shown = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in text.encode()
+    )
+    return f'"{shown}"'
+
+
+def _comment(text: str) -> str:
+    return re.sub(r"[^\x20-\x7e]", "?", text).replace("*/", "* /").replace("\\", "/").replace("??", "? ?")
+
+
+# -- header ---------------------------------------------------------------------------------------------
+
+
+def _result(exported: Exported, outputs: int) -> list[str]:
+    if exported.predictor.head.kind == "gaussian":
+        return [
+            f"  double mean[{outputs}];",
+            f"  double std[{outputs}];",
+            f"  double epistemic_std[{outputs}];",
+        ]
+    return [
+        "  int label; /* the most probable class, from 0 */",
+        f"  double probabilities[{outputs}];",
+        "  double entropy; /* in nats */",
+        "  double mutual_information;",
+    ]
+
+
+def _targets(exported: Exported) -> int:
+    """Classes, or real targets."""
+    head = exported.predictor.head
+    if head.kind == "bernoulli":
+        return 2
+    return int(getattr(head.likelihood, "n_classes", 0) or getattr(head.likelihood, "n_targets", 1))
+
+
+def _row(exported: Exported, name: str) -> tuple[list[str], str]:
+    """The type of a row, and the parameter of the function that takes one."""
+    if exported.columns is None or not exported.named:
+        count = int(np.prod(exported.example.shape[1:]))
+        kind = "float" if exported.columns is None else "double"
+        return [], f"const {kind} x[{count}]"
+    fields = []
+    for field, column in zip(_identifiers(exported.columns), exported.columns):
+        if column.kind == "dropped":
+            continue
+        if column.kind == "category":
+            fields.append(f'  const char *{field}; /* {_comment(column.name)}; NULL or "" is missing */')
+        else:
+            what = ", days since 1970-01-01" if column.kind == "date" else ""
+            fields.append(f"  double {field}; /* {_comment(column.name)}{what}; NaN is missing */")
+    fields = fields or ["  double unused;"]
+    return ["typedef struct {", *fields, f"}} {name}_row;", ""], f"const {name}_row *row"
+
+
+def _header(exported: Exported, name: str, layers: Layers) -> str:
+    row, parameter = _row(exported, name)
+    guard = f"{name.upper()}_H"
+    classes = []
+    if exported.classes is not None:
+        classes = [f"extern const char *const {name}_classes[{len(exported.classes)}];"]
+    lines = [
+        "/* A sparse Bayesian neural network, exported by sparsebnn. */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        f"#define {name.upper()}_SCRATCH {layers.scratch} /* floats */",
+        "",
+        *row,
+        "typedef struct {",
+        *_result(exported, _targets(exported)),
+        f"}} {name}_result;",
+        "",
+        *classes,
+        f"/* Predicts one row. scratch must have room for {name.upper()}_SCRATCH floats. */",
+        f"void {name}_predict({parameter}, float *scratch, {name}_result *result);",
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        f"#endif /* {guard} */",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# -- source ---------------------------------------------------------------------------------------------
+
+
+def _source(exported: Exported, name: str, layers: Layers) -> str:
+    _, parameter = _row(exported, name)
+    body, needed = _encoding(exported), set(layers.helpers)
+    if exported.columns is not None:
+        needed.add("scaled")
+        if any(column.kind == "category" for column in exported.columns):
+            needed.add("level_of")
+    numbers = layers.numbers()
+    includes = ["#include <math.h>", "#include <stdint.h>"]
+    includes += ["#include <string.h>"] if "level_of" in needed else []
+    classes = []
+    if exported.classes is not None:
+        listed = ", ".join(_string(str(label)) for label in exported.classes)
+        classes = [f"const char *const {name}_classes[{len(exported.classes)}] = {{{listed}}};", ""]
+    lines = [
+        f'#include "{name}.h"',
+        "",
+        *includes,
+        "",
+        *numbers,
+        "",
+        *classes,
+        *[text for key, text in HELPERS.items() if key in needed],
+        *layers.functions(),
+        f"void {name}_predict({parameter}, float *scratch, {name}_result *result) {{",
+        *body,
+        *_head(exported, layers),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    return repr(float(value))
+
+
+def _encoding(exported: Exported) -> list[str]:
+    """Statements that fill the inputs of the network."""
+    if exported.columns is None:
+        count = int(np.prod(exported.example.shape[1:]))
+        return [f"  for (uint32_t i = 0; i < {count}u; ++i) scratch[i] = x[i];"]
+    lines: list[str] = []
+    place = 0
+    fields = _identifiers(exported.columns)
+    for number, (field, column) in enumerate(zip(fields, exported.columns)):
+        if column.kind == "dropped":
+            continue
+        value = f"row->{field}" if exported.named else f"x[{number}]"
+        scales = [f"{_number(c)}, {_number(s)}" for c, s in zip(column.centre, column.scale)]
+        lines.append(f"  {{ /* {_comment(column.name)} */")
+        if column.kind == "category":
+            known = levels(column)
+            lines.append(
+                f"    static const char *const known[{len(known)}] = {{{', '.join(map(_string, known))}}};"
+            )
+            lines.append(f"    const int code = level_of({value}, known, {len(known)});")
+            gone = "code == -2 || code == -1" if column.reference is not None else "code == -2"
+            terms = [f"({gone}) ? NAN : (code == {i} ? 1.0 : 0.0)" for i in range(len(column.levels))]
+            gap = "code == -2"
+        else:
+            lines.append(f"    const double raw = {value};")
+            term = "raw"
+            if column.limits:
+                low, high = map(_number, column.limits)
+                term = f"raw < {low} ? {low} : raw > {high} ? {high} : raw"
+            terms = [term]
+            if column.kind == "date":
+                turn = "raw * (6.283185307179586 / 365.2425)"
+                terms += [f"sin({turn})", f"cos({turn})"]
+            gap = "isnan(raw)"
+        if column.gaps:
+            terms.append(f"({gap}) ? 1.0 : 0.0")
+        for term, scale in zip(terms, scales):
+            lines.append(f"    scratch[{place}] = scaled({term}, {scale});")
+            place += 1
+        lines.append("  }")
+    if place == 0:
+        lines = ["  (void)row;" if exported.named else "  (void)x;", "  scratch[0] = 0.0f;"]
+    return lines
+
+
+def _head(exported: Exported, layers: Layers) -> list[str]:
+    head, count, draws = exported.predictor.head, _targets(exported), exported.predictor.n_draws
+    outputs, space = layers.outputs, layers.input_size
+    # The inputs stay in front; the networks work behind them.
+    each = [
+        f"    const float *out = networks[d](scratch, scratch + {space});",
+    ]
+    loop = [f"  for (int d = 0; d < {draws}; ++d) {{"]
+    if head.kind != "gaussian":
+        scale = _number(head.scale)
+        lines = [
+            "  double known = 0.0;",
+            f"  for (int c = 0; c < {count}; ++c) result->probabilities[c] = 0.0;",
+            *loop,
+            *each,
+            f"    double p[{count}];",
+        ]
+        if head.kind == "bernoulli":
+            lines += [f"    p[1] = 1.0 / (1.0 + exp(-{scale} * (double)out[0]));", "    p[0] = 1.0 - p[1];"]
+        else:
+            lines += [
+                "    double largest = (double)out[0], sum = 0.0;",
+                f"    for (int c = 1; c < {count}; ++c)",
+                "      if ((double)out[c] > largest) largest = (double)out[c];",
+                f"    for (int c = 0; c < {count}; ++c)",
+                f"      sum += p[c] = exp({scale} * ((double)out[c] - largest));",
+                f"    for (int c = 0; c < {count}; ++c) p[c] /= sum;",
+            ]
+        lines += [
+            f"    for (int c = 0; c < {count}; ++c) {{",
+            f"      result->probabilities[c] += p[c] / {draws};",
+            f"      known -= p[c] > 0.0 ? p[c] * log(p[c]) / {draws} : 0.0;",
+            "    }",
+            "  }",
+            "  result->label = 0;",
+            "  result->entropy = 0.0;",
+            f"  for (int c = 0; c < {count}; ++c) {{",
+            "    const double q = result->probabilities[c];",
+            "    result->entropy -= q > 0.0 ? q * log(q) : 0.0;",
+            "    if (q > result->probabilities[result->label]) result->label = c;",
+            "  }",
+            "  result->mutual_information = result->entropy > known ? result->entropy - known : 0.0;",
+        ]
+        return lines
+    raw = head.raw_std.double().reshape(draws, count)
+    noise = (head.scale * nn.functional.softplus(raw).clamp_min(1e-6)).numpy()
+    y_mean = [_number(v) for v in head.y_mean.tolist()]
+    y_std = [_number(v) for v in head.y_std.tolist()]
+    lines = [
+        f"  static const double y_mean[{count}] = {{{', '.join(y_mean)}}};",
+        f"  static const double y_std[{count}] = {{{', '.join(y_std)}}};",
+        f"  double square[{count}], noise_var[{count}];",
+    ]
+    if head.heteroscedastic:
+        lines.append(f"  static const double level[{draws}][{count}] = {array(raw.numpy())};")
+        var = [
+            f"      double s = level[d][t] + 0.2 * (double)out[{count} + t];",
+            "      s = s > 30.0 ? s : log1p(exp(s));",
+            f"      s = {_number(head.scale)} * (s > 1e-6 ? s : 1e-6);",
+        ]
+    else:
+        lines.append(f"  static const double noise[{draws}][{count}] = {array(noise)};")
+        var = ["      const double s = noise[d][t];"]
+    assert outputs >= count
+    return [
+        *lines,
+        f"  for (int t = 0; t < {count}; ++t) result->mean[t] = square[t] = noise_var[t] = 0.0;",
+        *loop,
+        *each,
+        f"    for (int t = 0; t < {count}; ++t) {{",
+        *var,
+        "      const double m = (double)out[t], before = result->mean[t];",
+        "      result->mean[t] += (m - before) / (d + 1);",
+        "      square[t] += (m - before) * (m - result->mean[t]);",
+        f"      noise_var[t] += s * s / {draws};",
+        "    }",
+        "  }",
+        f"  for (int t = 0; t < {count}; ++t) {{",
+        f"    const double between = square[t] / {draws};",
+        "    result->epistemic_std[t] = sqrt(between) * y_std[t];",
+        "    result->std[t] = sqrt(between + noise_var[t]) * y_std[t];",
+        "    result->mean[t] = result->mean[t] * y_std[t] + y_mean[t];",
+        "  }",
+    ]

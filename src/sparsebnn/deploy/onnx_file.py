@@ -1,0 +1,185 @@
+"""ONNX: torch exports the tensor program; string columns and class labels are added around it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsebnn.deploy.model import Exported
+from sparsebnn.deploy.table import levels
+
+__all__ = ["onnx_bytes", "program"]
+
+_OPSET = 18
+_RAW = "sparsebnn_raw"
+_OUT = "sparsebnn_out_"
+
+
+def program(module: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
+    """The module as a graph for any number of rows."""
+    rows = torch.export.Dim("rows", min=1)
+    # With one row, torch would take the number of rows for a constant.
+    several = example.repeat(3, *[1] * (example.dim() - 1))
+    with _quiet():
+        return torch.export.export(module.eval(), (several,), dynamic_shapes=({0: rows},), strict=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the exporter's remarks on its own internals."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def onnx_bytes(exported: Exported) -> bytes:
+    """An ONNX file; its metadata has the description under ``sparsebnn``."""
+    import onnx
+    from onnx import compose, helper
+
+    outputs = exported.predictor.head.names
+    name = "x" if exported.columns is None else _RAW
+    with _quiet():
+        made = torch.onnx.export(
+            program(exported.module, exported.example),
+            (),
+            dynamo=True,
+            input_names=[name],
+            output_names=[f"{_OUT}{name}" for name in outputs],
+            opset_version=_OPSET,
+            verbose=False,
+        )
+    assert made is not None
+    core = made.model_proto
+    del core.metadata_props[:]
+    for node in core.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for output in outputs:
+        _rename(core.graph, output, f"{output}_inner")  # the exporter has tensors of such names
+        _rename(core.graph, _OUT + output, output)
+    if exported.columns is not None and exported.named:
+        front = _front(exported, core.ir_version, core.opset_import)
+        # Names inside the program must not be those of the columns.
+        core = compose.add_prefix(core, "net_", rename_inputs=False, rename_outputs=False)
+        core = compose.merge_models(front, core, io_map=[("table", _RAW)])
+    elif exported.columns is not None:
+        _rename(core.graph, _RAW, "x")
+    if exported.classes is not None:
+        _add_label(core, exported.classes)
+    core.producer_name = "sparsebnn"
+    entry = core.metadata_props.add()
+    entry.key, entry.value = "sparsebnn", json.dumps(exported.description())
+    for part in core.graph.input:
+        _name_rows(part)
+    for part in core.graph.output:
+        _name_rows(part)
+    _check_opsets(core, helper)
+    onnx.checker.check_model(core)
+    return core.SerializeToString()
+
+
+def _name_rows(part: Any) -> None:
+    part.type.tensor_type.shape.dim[0].ClearField("dim_value")
+    part.type.tensor_type.shape.dim[0].dim_param = "rows"
+
+
+def _check_opsets(model: Any, helper: Any) -> None:
+    """Name the operators for machine learning, once."""
+    domains = {entry.domain for entry in model.opset_import}
+    if "ai.onnx.ml" not in domains and any(node.domain == "ai.onnx.ml" for node in model.graph.node):
+        model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+
+
+def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
+    """The graph from named columns to one table of numbers; categories are strings, "" is missing."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, inputs, parts = [], [], []
+    shape = ["rows", 1]
+    assert exported.columns is not None
+    for place, column in enumerate(exported.columns):
+        part = f"column_{place}"
+        parts.append(part)
+        if column.kind == "dropped":
+            continue
+        if column.kind == "category":
+            known = levels(column)
+            inputs.append(helper.make_tensor_value_info(column.name, TensorProto.STRING, shape))
+            nodes.append(
+                helper.make_node(
+                    "LabelEncoder",
+                    [column.name],
+                    [f"{part}_code"],
+                    domain="ai.onnx.ml",
+                    keys_strings=[*known, ""],
+                    values_floats=[*map(float, range(len(known))), float("nan")],
+                    default_float=-1.0,
+                )
+            )
+            nodes.append(helper.make_node("Cast", [f"{part}_code"], [part], to=TensorProto.DOUBLE))
+        else:
+            inputs.append(helper.make_tensor_value_info(column.name, TensorProto.DOUBLE, shape))
+            nodes.append(helper.make_node("Identity", [column.name], [part]))
+    kept = [part for part, column in zip(parts, exported.columns) if column.kind != "dropped"]
+    blank = [part for part, column in zip(parts, exported.columns) if column.kind == "dropped"]
+    constants = []
+    if blank and kept:
+        # Columns that training left out: the program skips them, whatever they hold.
+        constants.append(numpy_helper.from_array(np.zeros((), np.float64), "zero"))
+        nodes += [helper.make_node("Mul", [kept[0], "zero"], [part]) for part in blank]
+    nodes.append(helper.make_node("Concat", parts, ["table"], axis=1))
+    table = helper.make_tensor_value_info("table", TensorProto.DOUBLE, ["rows", len(parts)])
+    graph = helper.make_graph(nodes, "columns", inputs, [table], constants)
+    return helper.make_model(
+        graph, opset_imports=[*opsets, helper.make_opsetid("ai.onnx.ml", 3)], ir_version=ir_version
+    )
+
+
+def _add_label(model: Any, classes: tuple[Any, ...]) -> None:
+    """The output ``label``: the most probable class, as a string or an integer."""
+    from onnx import TensorProto, helper
+
+    whole = all(isinstance(label, int) and not isinstance(label, bool) for label in classes)
+    kind = TensorProto.INT64 if whole else TensorProto.STRING
+    values: dict[str, Any] = (
+        {"values_int64s": list(classes)} if whole else {"values_strings": [str(label) for label in classes]}
+    )
+    model.graph.node.extend(
+        [
+            helper.make_node("ArgMax", ["probabilities"], ["class_index"], axis=1, keepdims=0),
+            helper.make_node(
+                "LabelEncoder",
+                ["class_index"],
+                ["label"],
+                domain="ai.onnx.ml",
+                keys_int64s=list(range(len(classes))),
+                **values,
+            ),
+        ]
+    )
+    model.graph.output.insert(0, helper.make_tensor_value_info("label", kind, ["rows"]))
+
+
+def _rename(graph: Any, old: str, new: str) -> None:
+    """Rename a tensor wherever it occurs."""
+    for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.name = new if part.name == old else part.name
+    for node in graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]

@@ -1,0 +1,251 @@
+r"""A fitted model with its weights stored: what every exported file computes.
+
+The posterior is replaced by D networks of ordinary layers: draws of the weights, or the median probability
+model at its posterior means (D = 1). With network outputs :math:`f_d(x)`
+
+.. math::
+    p(x) = \frac1D \sum_d \mathrm{softmax}(s f_d(x)), \qquad
+    H = H[p], \qquad I = H - \frac1D \sum_d H[\mathrm{softmax}(s f_d(x))]
+
+for classes, with the logit scale s of the calibration; for real targets the mean of the means, and
+
+.. math:: \mathrm{std}^2 = \mathrm{Var}_d[\mu_d(x)] + \frac1D \sum_d \sigma_d(x)^2.
+
+Nothing is random: the same file gives the same numbers everywhere.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import InvalidInput, check_choice, check_count, check_tensor, invalid
+from sparsebnn.inference.metrics import entropy
+from sparsebnn.inference.prediction import class_probs
+from sparsebnn.inference.sampling import draw_weights
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.nn.compaction import _ELEMENTWISE, compact, median_weights, plain_layer
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import bayesian_layers, chain
+
+__all__ = ["Head", "Predictor", "example_of", "plain", "predictor_of"]
+
+CLASS_OUTPUTS = ("probabilities", "entropy", "mutual_information")
+REAL_OUTPUTS = ("mean", "std", "epistemic_std")
+
+
+class Head(nn.Module):
+    """Outputs of D networks, ``(D, rows, outputs)``, to the predictive distribution.
+
+    ``scale`` multiplies logits, or the standard deviation of the noise. Real targets are returned in the
+    units of training: ``mean · y_std + y_mean``.
+    """
+
+    y_mean: Tensor
+    y_std: Tensor
+    raw_std: Tensor
+
+    def __init__(
+        self,
+        likelihoods: Sequence[Likelihood],
+        scale: float = 1.0,
+        y_mean: Tensor | None = None,
+        y_std: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        form = likelihoods[0]
+        if not isinstance(form, Categorical | Bernoulli | Gaussian):
+            raise invalid(
+                "likelihood", "export", "Categorical, Bernoulli or Gaussian", type(form).__name__,
+                "Export the outputs of the network with torch.export, and apply the likelihood yourself.",
+            )  # fmt: skip
+        self.scale = float(scale)
+        self.kind = type(form).__name__.lower()
+        self.heteroscedastic = getattr(form, "noise", "") == "heteroscedastic"
+        self._form = (copy.deepcopy(form),)
+        if isinstance(form, Gaussian):
+            raw = torch.stack([cast(Gaussian, each).raw_std.detach().cpu() for each in likelihoods])
+            self.register_buffer("raw_std", raw.unsqueeze(1).float())
+            ones = torch.ones(form.n_targets)
+            self.register_buffer("y_mean", (0 * ones if y_mean is None else y_mean).double().clone())
+            self.register_buffer("y_std", (ones if y_std is None else y_std).double().clone())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return REAL_OUTPUTS if self.kind == "gaussian" else CLASS_OUTPUTS
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of the first network."""
+        return self._form[0]
+
+    def forward(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        form = self.likelihood
+        if not isinstance(form, Gaussian):
+            each = class_probs(self.scale * outputs, form)
+            probs = each.mean(0)
+            total = entropy(probs)
+            return probs, total, (total - entropy(each).mean(0)).clamp_min(0.0)
+        mean = outputs[..., : form.n_targets]
+        level = self.raw_std
+        if self.heteroscedastic:
+            std = self.scale * form._std(outputs, level)
+        else:
+            std = (self.scale * nn.functional.softplus(level).clamp_min(1e-6)).expand_as(mean)
+        centre = mean.mean(0)
+        between = ((mean - centre) ** 2).mean(0)
+        total = (between + (std**2).mean(0)).sqrt()
+        # In double precision: targets may be large numbers that differ little.
+        unit = self.y_std.float()
+        return centre.double() * self.y_std + self.y_mean, total * unit, between.sqrt() * unit
+
+
+class Predictor(nn.Module):
+    """D networks of ordinary layers with stored weights, averaged.
+
+    ``template`` is the network whose layers are ordinary; ``shared`` holds its tensors that are the same in
+    all D networks, ``stacked`` the others with D as their first axis. ``forward`` maps inputs, as the network
+    takes them, to the tensors named by ``head.names``.
+    """
+
+    def __init__(
+        self, template: nn.Module, shared: Mapping[str, Tensor], stacked: Mapping[str, Tensor], head: Head
+    ) -> None:
+        super().__init__()
+        self._template = (copy.deepcopy(template).float().to("meta").eval(),)  # in a tuple: not a submodule
+        self.head = head
+        # Convolutions under vmap cannot be exported for any number of rows: their draws are unrolled.
+        self._batched = all(isinstance(each, (nn.Linear, *_ELEMENTWISE)) for each in chain(template))
+        self.n_draws = len(next(iter(stacked.values()))) if stacked else 1
+        self._names: dict[str, tuple[str, bool]] = {}
+        for several, tensors in ((False, shared), (True, stacked)):
+            for name, tensor in tensors.items():
+                own = "weights_" + name.replace(".", "_")
+                self.register_buffer(own, tensor.detach().cpu().clone())
+                self._names[own] = (name, several)
+
+    @property
+    def template(self) -> nn.Module:
+        """The network whose tensors are stored."""
+        return self._template[0]
+
+    def _state(self, several: bool) -> dict[str, Tensor]:
+        return {name: self.get_buffer(own) for own, (name, many) in self._names.items() if many is several}
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The outputs of all D networks, ``(D, rows, outputs)``."""
+        shared, stacked = self._state(False), self._state(True)
+        if not stacked:
+            return torch.func.functional_call(self.template, shared, (x,)).unsqueeze(0)
+
+        def one(own: dict[str, Tensor], x: Tensor) -> Tensor:
+            return torch.func.functional_call(self.template, {**shared, **own}, (x,))
+
+        if self._batched:
+            return torch.func.vmap(one, in_dims=(0, None))(stacked, x)
+        draws = range(self.n_draws)
+        return torch.stack([one({name: each[d] for name, each in stacked.items()}, x) for d in draws])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.head(self.outputs(x))
+
+    def networks(self) -> Iterator[nn.Module]:
+        """The D networks, one after the other."""
+        shared, stacked = self._state(False), self._state(True)
+        for d in range(self.n_draws):
+            network = copy.deepcopy(self.template).to_empty(device="cpu")
+            network.load_state_dict({**shared, **{name: each[d] for name, each in stacked.items()}})
+            yield network.eval()
+
+
+@torch.no_grad()
+def plain(network: nn.Module) -> nn.Module:
+    """A copy of a network whose Bayesian layers are ordinary ones, with the weights of the median model."""
+    layers = {layer: plain_layer(layer, *median_weights(layer)) for _, layer in bayesian_layers(network)}
+    # ``deepcopy`` takes the ordinary layer for every Bayesian one it meets.
+    return copy.deepcopy(network, memo={id(layer): made for layer, made in layers.items()}).eval()
+
+
+def example_of(network: nn.Module, example: Any) -> Tensor:
+    """A row that the network takes: the one given, or zeros if the first layer says how many inputs."""
+    if example is not None:
+        return check_tensor(example, "example", "export")[:1].detach().cpu()
+    for module in chain(network):
+        if isinstance(module, Linear):
+            return torch.zeros(1, module.in_features)
+        if not isinstance(module, nn.Flatten | nn.Identity):
+            break
+    advice = "Pass export(..., example=x) with a row of the data."
+    raise invalid("example", "export", "given, because the shape of a row is not known", "None", advice)
+
+
+def _checked_row(network: nn.Module, example: Tensor) -> Tensor:
+    like = next(network.parameters())
+    row = example.to(like.dtype) / 255.0 if example.dtype == torch.uint8 else example
+    return row.to(like) if row.is_floating_point() else row
+
+
+@torch.no_grad()
+def predictor_of(
+    networks: Sequence[nn.Module],
+    head: Head,
+    example: Tensor,
+    *,
+    model: str,
+    n_draws: int | None,
+    seed: int,
+) -> Predictor:
+    """Store the weights of one network or of several replicates; ``n_draws`` counts draws of each.
+
+    Without ``n_draws`` the weights are those of the median model at its posterior means.
+    """
+    check_choice(model, ("median", "average"), "model", "export")
+    first = networks[0]
+    if not any(True for _ in bayesian_layers(first)):
+        advice = "Build it with mlp, lenet or convert."
+        raise invalid("model", "export", "a network with Bayesian layers", type(first).__name__, advice)
+    if n_draws is None:
+        states = [plain(network).state_dict() for network in networks]
+        if len(networks) > 1:
+            return Predictor(plain(first), {}, _stack(states), _expanded(head, 1))
+        try:
+            small: nn.Module = compact(first).network
+        except InvalidInput:  # not a chain of known modules
+            small = plain(first)
+        return Predictor(small, {k: v.float() for k, v in small.state_dict().items()}, {}, head)
+    check_count(n_draws, "n_draws", "export")
+    states = []
+    drawn_names: set[str] = set()
+    for network in networks:
+        own = plain(network).state_dict()
+        for drawn in draw_weights(network, _checked_row(network, example), n_draws, model=model, seed=seed):
+            state = dict(own)
+            for name, (weight, bias) in drawn.items():
+                state[f"{name}.weight".lstrip(".")] = weight
+                if bias is not None:
+                    state[f"{name}.bias".lstrip(".")] = bias
+                drawn_names |= {f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")}
+            states.append(state)
+    shared: dict[str, Tensor] = {}
+    if len(networks) == 1:
+        shared = {name: value for name, value in states[0].items() if name not in drawn_names}
+        states = [{k: v for k, v in state.items() if k not in shared} for state in states]
+    shared = {k: v.float() if v.is_floating_point() else v for k, v in shared.items()}
+    return Predictor(plain(first).float(), shared, _stack(states), _expanded(head, n_draws))
+
+
+def _stack(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    stacked = {name: torch.stack([state[name].cpu() for state in states]) for name in states[0]}
+    return {name: each.float() if each.is_floating_point() else each for name, each in stacked.items()}
+
+
+def _expanded(head: Head, each: int) -> Head:
+    """The head with the noise of every network repeated for each of its draws."""
+    if head.kind == "gaussian":
+        head.raw_std = head.raw_std.repeat_interleave(each, 0)
+    return head

@@ -1,0 +1,130 @@
+"""A predictor as JSON and tensors: what a model folder holds, without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import invalid
+from sparsebnn.deploy.model import Exported
+from sparsebnn.deploy.predictor import Head, Predictor
+from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.nn.compaction import Take
+from sparsebnn.nn.networks import chain
+
+__all__ = ["described", "restored"]
+
+_VERSION = 1
+_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_MAXIMUM = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
+# The modules that a file can name, with the arguments of their constructors.
+_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.Conv1d: _CONVOLUTION,
+    nn.Conv2d: _CONVOLUTION,
+    nn.AvgPool1d: _AVERAGE,
+    nn.AvgPool2d: _AVERAGE,
+    nn.MaxPool1d: _MAXIMUM,
+    nn.MaxPool2d: _MAXIMUM,
+    nn.Flatten: ("start_dim", "end_dim"),
+    nn.ReLU: (),
+    nn.LeakyReLU: ("negative_slope",),
+    nn.GELU: ("approximate",),
+    nn.SiLU: (),
+    nn.Tanh: (),
+    nn.Sigmoid: (),
+    nn.Identity: (),
+}
+_BY_NAME = {kind.__name__: kind for kind in _MODULES}
+
+
+def _layer(module: nn.Module) -> dict[str, Any]:
+    if isinstance(module, Take):
+        return {"module": "Take", "inputs": len(module.index), "dim": module.dim}
+    names = _MODULES.get(type(module))
+    if names is None or getattr(module, "padding_mode", "zeros") != "zeros":
+        expected = "made of " + ", ".join(sorted(_BY_NAME))
+        advice = "ONNX and pt2 take any module."
+        raise invalid("model", "export", expected, str(module).splitlines()[0], advice)
+    return {"module": type(module).__name__, **{name: getattr(module, name) for name in names}}
+
+
+def _module(spec: Mapping[str, Any]) -> nn.Module:
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.items()
+        if key != "module"
+    }
+    if spec["module"] == "Take":
+        return Take(torch.zeros(options["inputs"], dtype=torch.int64), options["dim"])
+    return _BY_NAME[spec["module"]](**options)
+
+
+def described(exported: Exported) -> dict[str, Any]:
+    """Everything but the tensors."""
+    predictor = exported.predictor
+    if not isinstance(predictor.template, nn.Sequential):
+        advice = "ONNX and pt2 take any module."
+        raise invalid("model", "export", "a Sequential", type(predictor.template).__name__, advice)
+    head, form = predictor.head, predictor.head.likelihood
+    return {
+        "version": _VERSION,
+        "layers": [_layer(module) for module in chain(predictor.template)],
+        "stacked": sorted(predictor._state(True)),
+        "n_draws": predictor.n_draws,
+        "likelihood": {
+            "kind": head.kind,
+            "scale": head.scale,
+            "n_classes": getattr(form, "n_classes", 2),
+            "n_targets": getattr(form, "n_targets", 1),
+            "noise": getattr(form, "noise", "learned"),
+        },
+        "example_shape": list(exported.example.shape[1:]),
+        "columns": None if exported.columns is None else [asdict(column) for column in exported.columns],
+        "named": exported.named,
+        "classes": None if exported.classes is None else list(exported.classes),
+        "model": exported.model,
+        "seed": exported.seed,
+        "about": exported.about,
+    }
+
+
+def _likelihood(spec: Mapping[str, Any]) -> Likelihood:
+    if spec["kind"] == "bernoulli":
+        return Bernoulli()
+    if spec["kind"] == "categorical":
+        return Categorical(spec["n_classes"])
+    return Gaussian(spec["n_targets"], spec["noise"])
+
+
+def restored(spec: Mapping[str, Any]) -> Exported:
+    """The predictor of a description; its tensors have the right shapes and wait for their values."""
+    if spec.get("version") != _VERSION:
+        advice = "Load it with the release that wrote it."
+        raise invalid("version", "a model folder", str(_VERSION), spec.get("version"), advice)
+    template = nn.Sequential(*map(_module, spec["layers"]))
+    draws = spec["n_draws"]
+    shared, stacked = dict(template.state_dict()), {}
+    for name in spec["stacked"]:
+        own: Tensor = shared.pop(name)
+        stacked[name] = own.new_zeros(draws, *own.shape)
+    form = _likelihood(spec["likelihood"])
+    head = Head([form] * draws, spec["likelihood"]["scale"])
+    columns = None if spec["columns"] is None else Encoder.of_record(spec["columns"]).columns
+    dtype = torch.float32 if columns is None else torch.float64
+    return Exported(
+        Predictor(template, shared, stacked, head),
+        torch.zeros(1, *spec["example_shape"], dtype=dtype),
+        spec["model"],
+        spec["seed"],
+        columns,
+        spec["named"],
+        None if spec["classes"] is None else tuple(spec["classes"]),
+        dict(spec["about"]),
+    )

@@ -1,0 +1,119 @@
+"""The preprocessing of a table as tensor operations, so that an exported file takes raw columns.
+
+A row is a vector of double precision with one number per column: the number itself, a date as days since
+1970-01-01 (UTC), a category as its place in :func:`levels`, −1 for a level that training did not have. NaN is
+a missing value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.deploy.predictor import Predictor
+from sparsebnn.estimators.columns import Column
+
+__all__ = ["TableModel", "TableInputs", "levels"]
+
+_YEAR = 365.2425  # days, as in sparsebnn.estimators.columns
+
+
+def levels(column: Column) -> tuple[str, ...]:
+    """The levels of a category in the order of their codes 0, 1, 2, …"""
+    return column.levels if column.reference is None else (*column.levels, column.reference)
+
+
+class TableInputs(nn.Module):
+    """Raw numbers ``(rows, columns)`` to the standardized inputs of a network, ``(rows, inputs)``.
+
+    The same as the estimator's own encoding: missing values become the average, extreme values are clipped.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        super().__init__()
+        numbers: list[tuple[int, float, float]] = []  # column, lower and upper limit
+        seasons: list[tuple[int, float]] = []  # column, phase
+        levels_: list[tuple[int, float, float]] = []  # column, code, whether an unknown level is missing
+        gaps: list[int] = []
+        order: list[tuple[str, int]] = []
+
+        for place, column in enumerate(columns):
+            if column.kind == "dropped":
+                continue
+            if column.kind == "category":
+                for code in range(len(column.levels)):
+                    order.append(("level", len(levels_)))
+                    levels_.append((place, float(code), float(column.reference is not None)))
+            else:
+                low, high = column.limits or (-math.inf, math.inf)
+                order.append(("number", len(numbers)))
+                numbers.append((place, low, high))
+            if column.kind == "date":
+                for phase in (0.0, math.pi / 2.0):  # sine and cosine
+                    order.append(("season", len(seasons)))
+                    seasons.append((place, phase))
+            if column.gaps:
+                order.append(("gap", len(gaps)))
+                gaps.append(place)
+
+        starts = {"number": 0, "season": len(numbers)}
+        starts["level"] = starts["season"] + len(seasons)
+        starts["gap"] = starts["level"] + len(levels_)
+        index = [starts[kind] + place for kind, place in order]
+        self._parts = (bool(numbers), bool(seasons), bool(levels_), bool(gaps))
+        self.n_inputs = len(index)
+        self._integers("order", index)
+        self._integers("number_column", [n[0] for n in numbers])
+        self._integers("season_column", [s[0] for s in seasons])
+        self._integers("level_column", [entry[0] for entry in levels_])
+        self._integers("gap_column", gaps)
+        self._doubles("low", [n[1] for n in numbers])
+        self._doubles("high", [n[2] for n in numbers])
+        self._doubles("phase", [s[1] for s in seasons])
+        self._doubles("code", [entry[1] for entry in levels_])
+        self._doubles("two_levels", [entry[2] for entry in levels_])
+        self._doubles("centre", [value for column in columns for value in column.centre])
+        self._doubles("scale", [value for column in columns for value in column.scale])
+
+    def _integers(self, name: str, values: Sequence[int]) -> None:
+        self.register_buffer(name, torch.tensor(values, dtype=torch.int64))
+
+    def _doubles(self, name: str, values: Sequence[float]) -> None:
+        self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+
+    def forward(self, raw: Tensor) -> Tensor:
+        if not any(self._parts):  # no usable column: the network has one constant input
+            return (0.0 * raw[:, :1].nan_to_num(0.0, 0.0, 0.0)).float()
+        get = self.get_buffer
+        found = []
+        if self._parts[0]:
+            own = raw[:, get("number_column")]
+            found.append(torch.minimum(torch.maximum(own, get("low")), get("high")))
+        if self._parts[1]:
+            turn = raw[:, get("season_column")] * (2.0 * math.pi / _YEAR)
+            found.append(torch.sin(turn + get("phase")))
+        if self._parts[2]:
+            codes = raw[:, get("level_column")]
+            equal = (codes == get("code")).double()
+            missing = torch.isnan(codes) | ((codes < 0.0) & (get("two_levels") > 0.0))
+            found.append(torch.where(missing, torch.full_like(equal, math.nan), equal))
+        if self._parts[3]:
+            found.append(torch.isnan(raw[:, get("gap_column")]).double())
+        every = torch.cat(found, dim=1)[:, get("order")]
+        scaled = (every - get("centre")) / get("scale")
+        return torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled).float()
+
+
+class TableModel(nn.Module):
+    """Raw rows of a table to the outputs of a predictor."""
+
+    def __init__(self, columns: Sequence[Column], predictor: Predictor) -> None:
+        super().__init__()
+        self.inputs = TableInputs(columns)
+        self.predictor = predictor
+
+    def forward(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.predictor(self.inputs(raw))

@@ -1,0 +1,195 @@
+"""Fitted models of every kind, small enough to fit in a second, for parity tests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+import sparsebnn
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.init import Initial, Normal
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.layers import Linear
+
+ROWS = 120
+
+
+class Network(NamedTuple):
+    """A network with spread inclusions, as after a training, and rows for it."""
+
+    module: torch.nn.Module
+    likelihood: Likelihood
+    x: torch.Tensor
+
+
+def _options(family: str) -> dict[str, Any]:
+    spread = Initial(inclusion_logit=Normal(-0.5, 2.0), mean=Normal(0.0, 0.5))
+    return {"family": family, **({} if family == "gaussian" else {"initial": spread})}
+
+
+def _mlp(family: str, likelihood: Likelihood, outputs: int, activation: str = "relu") -> Network:
+    torch.manual_seed(0)
+    network = sparsebnn.mlp([7, 12, 9, outputs], activation=activation, **_options(family))
+    return Network(network, likelihood, torch.randn(ROWS, 7))
+
+
+def _lenet(family: str) -> Network:
+    torch.manual_seed(1)
+    return Network(sparsebnn.lenet(**_options(family)), Categorical(10), torch.rand(6, 1, 28, 28))
+
+
+def _strided() -> Network:
+    torch.manual_seed(2)
+    network = torch.nn.Sequential(
+        Conv2d(2, 5, 3, stride=2, padding=1, **_options("spike_slab")),
+        torch.nn.LeakyReLU(0.1),
+        Conv2d(5, 4, (2, 3), dilation=(2, 1), padding=(0, 2), **_options("spike_slab")),
+        torch.nn.SiLU(),
+        torch.nn.MaxPool2d(2, stride=1),
+        torch.nn.Flatten(),
+        Linear(4 * 3 * 6, 3, **_options("spike_slab")),
+    )
+    return Network(network, Categorical(3), torch.randn(20, 2, 11, 9))
+
+
+def _signal() -> Network:
+    torch.manual_seed(3)
+    network = torch.nn.Sequential(
+        Conv1d(2, 6, 3, stride=2, padding=2, **_options("spike_slab")),
+        torch.nn.Sigmoid(),
+        torch.nn.AvgPool1d(2),
+        torch.nn.Flatten(),
+        Linear(6 * 5, 1, **_options("spike_slab")),
+    )
+    return Network(network, Gaussian(1, std=0.3), torch.randn(20, 2, 17))
+
+
+class Residual(torch.nn.Module):
+    """A network that is not a chain: a skip connection and a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = Linear(7, 7, **_options("spike_slab")), torch.nn.BatchNorm1d(7)
+        self.last = Linear(7, 3, **_options("spike_slab"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x + torch.relu(self.norm(self.first(x))))
+
+
+def _residual() -> Network:
+    torch.manual_seed(4)
+    return Network(Residual().eval(), Categorical(3), torch.randn(ROWS, 7))
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    **{f"mlp {family}": lambda f=family: _mlp(f, Categorical(3), 3) for family in ("gaussian", "spike_slab")},
+    **{
+        f"mlp {family}": lambda f=family: _mlp(f, Categorical(3), 3) for family in ("concrete", "flow", "mnf")
+    },
+    **{
+        f"mlp {activation}": lambda a=activation: _mlp("spike_slab", Bernoulli(), 1, a)
+        for activation in ("leaky_relu", "gelu", "silu", "tanh")
+    },
+    "regression": lambda: _mlp("spike_slab", Gaussian(2, std=0.4), 2),
+    "heteroscedastic": lambda: _mlp("spike_slab", Gaussian(1, "heteroscedastic"), 2),
+    "lenet spike_slab": lambda: _lenet("spike_slab"),
+    "lenet flow": lambda: _lenet("flow"),
+    "strided": _strided,
+    "signal": _signal,
+    "residual": _residual,
+}
+CHAINS = [name for name in NETWORKS if name != "residual"]
+
+
+def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
+    """Numbers with gaps, two and more levels, dates, a constant, and names that C and ONNX must escape."""
+    random = np.random.RandomState(seed)
+    return pd.DataFrame(
+        {
+            "age": np.where(random.rand(rows) < 0.1, np.nan, 80.0 * random.rand(rows)),
+            "income, €": 1e6 + 3e4 * random.randn(rows),
+            "sex": random.choice(["f", "m"], rows),
+            "double": random.choice(["rot", 'bl"au', "grün\\n", None], rows),
+            "when": pd.Timestamp("2020-01-01") + pd.to_timedelta(random.randint(0, 900, rows), "D"),
+            "always": 1.0,
+            "raw": random.randn(rows),
+        }
+    )
+
+
+def strange(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table with what training did not have: gaps, unknown levels, values far away."""
+    found = frame.astype({"sex": object, "double": object}).copy()
+    found.loc[:9, "sex"] = None
+    found.loc[5:19, "double"] = "violet"
+    found.loc[15:24, "sex"] = "x"
+    found.loc[20:29, "income, €"] = np.nan
+    found.loc[30:34, "age"] = 1e4
+    found.loc[35:39, "when"] = pd.NaT
+    return found
+
+
+def _frame_labels(frame: pd.DataFrame) -> np.ndarray:
+    return np.where((frame["age"].fillna(40.0) > 40.0) ^ (frame["sex"] == "f"), "yes", "no")
+
+
+def _fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return estimator.fit(X, y), X
+
+
+def _classifier(**options: Any) -> tuple[Any, Any]:
+    frame = table()
+    model = SparseBNNClassifier(epochs=8, random_state=0, **options)
+    return _fitted(model, frame, _frame_labels(frame))
+
+
+def _three_classes(**options: Any) -> tuple[Any, Any]:
+    frame = table(1)
+    model = SparseBNNClassifier(epochs=8, random_state=0, **options)
+    return _fitted(model, frame, np.arange(ROWS) % 3 + 4)
+
+
+def _regressor(**options: Any) -> tuple[Any, Any]:
+    frame = table(2)
+    y = 1e6 + 500.0 * frame["raw"].to_numpy() + np.random.RandomState(3).randn(ROWS)
+    return _fitted(SparseBNNRegressor(epochs=8, random_state=0, **options), frame, y)
+
+
+def _array(**options: Any) -> tuple[Any, Any]:
+    random = np.random.RandomState(4)
+    X = random.randn(ROWS, 5)
+    X[random.rand(ROWS, 5) < 0.05] = np.nan
+    return _fitted(SparseBNNClassifier(epochs=8, random_state=0, **options), X, np.arange(ROWS) % 2)
+
+
+def _targets(**options: Any) -> tuple[Any, Any]:
+    X = np.random.RandomState(5).randn(ROWS, 4)
+    return _fitted(SparseBNNRegressor(epochs=8, random_state=0, **options), X, X[:, :2] * [1.0, 100.0])
+
+
+ESTIMATORS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    **{
+        f"table {family}": lambda f=family: _classifier(family=f)
+        for family in ("spike_slab", "flow", "concrete", "gaussian")
+    },
+    "table one replicate": lambda: _classifier(replicates=1),
+    "table two layers": lambda: _classifier(hidden=(10, 6)),
+    "table sparse": lambda: _classifier(target_density=0.1),
+    "table linear": lambda: _classifier(hidden=()),
+    "three classes": _three_classes,
+    "three classes flow": lambda: _three_classes(family="flow"),
+    "regression": _regressor,
+    "regression calibrated": lambda: _regressor(calibrate=True),
+    "regression heteroscedastic": lambda: _regressor(noise="heteroscedastic"),
+    "array": _array,
+    "array uncalibrated": lambda: _array(calibrate=False),
+    "several targets": _targets,
+}
