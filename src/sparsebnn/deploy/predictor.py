@@ -176,7 +176,7 @@ def example_of(network: nn.Module, example: Any) -> Tensor:
     if example is not None:
         return check_tensor(example, "example", "export")[:1].detach().cpu()
     for module in chain(network):
-        if isinstance(module, Linear):
+        if isinstance(module, Linear | nn.Linear):
             return torch.zeros(1, module.in_features)
         if not isinstance(module, nn.Flatten | nn.Identity):
             break

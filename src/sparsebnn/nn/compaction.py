@@ -132,10 +132,11 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
         if not isinstance(module, _ELEMENTWISE + _POOLS + (nn.Flatten,)):
             expected = "made of Bayesian layers, activations, pools and Flatten"
             raise invalid("network", "compact", expected, type(module).__name__)
-        if isinstance(module, nn.AvgPool1d | nn.AvgPool2d) and module.count_include_pad:
-            if any(_tuple(module.padding)):  # a constant channel is not constant where zeros are averaged in
-                expected = "free of average pools that count their padding"
-                raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
+        averages = isinstance(module, nn.AvgPool1d | nn.AvgPool2d)
+        if averages and module.count_include_pad and any(_tuple(module.padding)):
+            # A constant channel is not constant where zeros are averaged in.
+            expected = "free of average pools that count their padding"
+            raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
         if getattr(module, "divisor_override", None):
             expected = "free of average pools with a divisor of their own"
             raise invalid("network", "compact", expected, str(module))
