@@ -26,8 +26,8 @@ __all__ = ["c_files"]
 _KEYWORDS = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if inline int
     long register restrict return short signed sizeof static struct switch typedef union unsigned void
-    volatile while and asm bool catch class delete false friend namespace new not operator or private protected public
-    template this throw true try typename using virtual xor""".split()  # noqa: SIM905
+    volatile while and asm bool catch class delete false friend namespace new not operator or private
+    protected public template this throw true try typename using virtual xor""".split()  # noqa: SIM905
 )
 
 

@@ -149,7 +149,7 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
             raise invalid("network", "compact", expected, got, advice)
     if not stages:
         advice = "Build it with mlp, lenet or convert."
-        raise invalid("network", "compact", "a module with Bayesian or ordinary layers", "none", advice)
+        raise invalid("network", "compact", "a module with Bayesian layers", "none", advice)
     return first, stages
 
 
