@@ -357,66 +357,25 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        (
-            {"family": "spikeslab"},
-            "The 'family' of SparseBNNClassifier must be one of 'spike_slab', 'flow', 'concrete', "
-            "'gaussian'. Got 'spikeslab' instead. Did you mean 'spike_slab'?",
-        ),
-        (
-            {"prior_inclusion": 1.0},
-            "The 'prior_inclusion' of SparseBNNClassifier must be strictly between 0 and 1. Got 1.0 instead.",
-        ),
-        (
-            {"temperature": -1.0},
-            "The 'temperature' of SparseBNNClassifier must be 'auto' or a positive number. Got -1.0 instead.",
-        ),
-        (
-            {"hidden": "wide"},
-            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. "
-            "Got 'wide' instead.",
-        ),
-        (
-            {"target_density": "x"},
-            "The 'target_density' of SparseBNNClassifier must be strictly between 0 and 1. Got 'x' instead.",
-        ),
-        (
-            {"target_density": 0.1, "family": "dense"},
-            "The 'target_density' of SparseBNNClassifier must be None for the family 'gaussian'. "
-            "Got 0.1 instead. Choose the family 'spike_slab', 'flow' or 'concrete'.",
-        ),
-        (
-            {"target_density": 0.1, "epochs": 3},
-            "The 'epochs' of SparseBNNClassifier must be at least 4 with a target density. Got 3 instead.",
-        ),
-        (
-            {"hidden": True},
-            "The 'hidden' of SparseBNNClassifier must be 'auto' or a tuple of layer sizes. Got True instead.",
-        ),
-        (
-            {"hidden": (5.7,)},
-            "The 'hidden' of SparseBNNClassifier must be a whole number of at least 1. Got 5.7 instead.",
-        ),
-        (
-            {"time_budget": "3"},
-            "The 'time_budget' of SparseBNNClassifier must be positive seconds. Got '3' instead.",
-        ),
-        (
-            {"learning_rate": None},
-            "The 'learning_rate' of SparseBNNClassifier must be 'auto' or a positive number. "
-            "Got None instead.",
-        ),
-        (
-            {"device": "banana"},
-            "The 'device' of SparseBNNClassifier must be 'auto', 'cpu' or 'cuda'. Got 'banana' instead.",
-        ),
+        ({"family": "spikeslab"}, "'family' of SparseBNNClassifier"),
+        ({"prior_inclusion": 1.0}, "'prior_inclusion' of SparseBNNClassifier"),
+        ({"temperature": -1.0}, "'temperature' of SparseBNNClassifier"),
+        ({"hidden": "wide"}, "'hidden' of SparseBNNClassifier"),
+        ({"target_density": "x"}, "'target_density' of SparseBNNClassifier"),
+        ({"target_density": 0.1, "family": "dense"}, "'target_density' of SparseBNNClassifier"),
+        ({"target_density": 0.1, "epochs": 3}, "'epochs' of SparseBNNClassifier"),
+        ({"hidden": True}, "'hidden' of SparseBNNClassifier"),
+        ({"hidden": (5.7,)}, "'hidden' of SparseBNNClassifier"),
+        ({"time_budget": "3"}, "'time_budget' of SparseBNNClassifier"),
+        ({"learning_rate": None}, "'learning_rate' of SparseBNNClassifier"),
+        ({"device": "banana"}, "'device' of SparseBNNClassifier"),
     ],
 )
-def test_messages(settings, message):
-    with pytest.raises(InvalidInput) as error:
+def test_messages(settings, named):
+    with pytest.raises(InvalidInput, match=re.escape(f"The {named} must be ")):
         SparseBNNClassifier(**settings).fit(*two_classes(20))
-    assert str(error.value) == message
 
 
 # -- scikit-learn's habits ----------------------------------------------------------------------------

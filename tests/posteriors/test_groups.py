@@ -1,6 +1,7 @@
 """Inclusions that a group of weights shares: laws by enumeration of all structures, and smaller networks."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -197,40 +198,34 @@ def test_layers_of_different_groups_count_by_their_weights():
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "named"),
     [
         (
             lambda: sparsebnn.Linear(2, 3, family_options={"group_by": "neuron"}),
-            "The 'group_by' of the 'spike_slab' family must be one of 'weight', 'input', 'output'. "
-            "Got 'neuron' instead.",
+            "'group_by' of the 'spike_slab' family",
         ),
         (
             lambda: sparsebnn.Conv2d(1, 2, 3, family_options={"group_by": "input"}),
-            "The 'group_by' of the 'spike_slab' family must be 'weight' or 'output' in a convolution. "
-            "Got 'input' instead. The weights of a filter can share, the taps of an input channel cannot.",
+            "'group_by' of the 'spike_slab' family",
         ),
         (
             lambda: sparsebnn.Linear(2, 3, family="flow", family_options={"group_by": "output"}),
-            "The 'group_by' of the 'flow' family must be one of 'weight', 'input'. Got 'output' instead. "
-            "Did you mean 'input'?",
+            "'group_by' of the 'flow' family",
         ),
         (
             lambda: sparsebnn.Linear(
                 2, 3, family_options={"group_by": "input"}, prior=SpikeSlabPrior([[0.1], [0.2], [0.3]])
             ),
-            "The 'inclusion_prob' of SpikeSlabPrior must be one value, or one per group (shape (1, 2)). "
-            "Got shape (3, 1) instead.",
+            "'inclusion_prob' of SpikeSlabPrior",
         ),
         (
             lambda: sparsebnn.Linear(
                 2, 3, family="concrete", family_options={"group_by": "input"}, prior=HierarchicalPrior()
             ),
-            "The 'group_by' of the 'concrete' family must be 'weight' with this prior. Got 'input' instead. "
-            "The hierarchical prior counts single weights.",
+            "'group_by' of the 'concrete' family",
         ),
     ],
 )
-def test_messages(build, message):
-    with pytest.raises(InvalidInput) as error:
+def test_messages(build, named):
+    with pytest.raises(InvalidInput, match=re.escape(f"The {named} must be ")):
         build()
-    assert str(error.value) == message
