@@ -162,7 +162,7 @@ def test_real_columns_are_chosen_and_noise_is_not(kind, tmp_path):
     random = np.random.RandomState(1)
     x = random.randn(300, 12)
     signal = 2.0 * x[:, 2] - 1.5 * x[:, 7] + 0.3 * random.randn(300)
-    model = kind(epochs=100).fit(x, signal if kind is SparseBNNRegressor else signal > 0.0)
+    model = kind(epochs=60).fit(x, signal if kind is SparseBNNRegressor else signal > 0.0)
     chosen = set(model.selected_features_)
     assert {"x2", "x7"} <= chosen
     assert len(chosen) <= 3

@@ -26,11 +26,11 @@ def nll(mean, std, y):
 
 
 def test_noise_of_a_known_function_is_learned_and_the_mean_not_worse():
-    x, _, _, y = simulated(800, 0)
+    x, _, _, y = simulated(500, 0)
     new, mean, std, targets = simulated(1000, 1)
     found = {}
     for noise in NOISES:
-        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, epochs=120, n_draws=50).fit(
+        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, epochs=100, n_draws=50).fit(
             x, y
         )
         found[noise] = model.predict(new, return_std=True)
@@ -44,6 +44,7 @@ def test_noise_of_a_known_function_is_learned_and_the_mean_not_worse():
     assert nll(*found["heteroscedastic"], targets) < nll(mean, std, targets) + 0.15
 
 
+@pytest.mark.slow
 def test_real_rows_are_predicted_as_well_as_with_learned_noise():
     x, y = load_diabetes(return_X_y=True)
     order = np.random.RandomState(0).permutation(len(y))
