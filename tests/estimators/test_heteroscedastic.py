@@ -26,11 +26,11 @@ def nll(mean, std, y):
 
 
 def test_noise_of_a_known_function_is_learned_and_the_mean_not_worse():
-    x, _, _, y = simulated(500, 0)
+    x, _, _, y = simulated(800, 0)
     new, mean, std, targets = simulated(1000, 1)
     found = {}
     for noise in NOISES:
-        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, epochs=100, n_draws=50).fit(
+        model = SparseBNNRegressor(random_state=0, noise=noise, replicates=1, epochs=120, n_draws=50).fit(
             x, y
         )
         found[noise] = model.predict(new, return_std=True)
