@@ -180,18 +180,22 @@ def test_timings_wait_for_the_lock(tmp_path, monkeypatch):
     assert look()
 
 
-def test_step_times_counts_the_steps():
-    """A step of known length is found, whatever number of steps a round has."""
-    taken: list[int] = []
-    times = pool.step_times(taken.append, torch.device("cpu"), 0.01)
-    assert len(times) == 7
-    assert sum(taken) > 100
-    import time
+def test_step_times_counts_the_steps(monkeypatch):
+    """A step of known length is found, whatever number of steps a round has; one that is long, once."""
+    now, taken = [0.0], []
+    monkeypatch.setattr(pool.time, "perf_counter", lambda: now[0])
 
-    times = pool.step_times(lambda steps: time.sleep(0.002 * steps), torch.device("cpu"), 0.1)
-    assert len(times) == 7
-    assert min(times) >= 2.0
-    assert len(pool.step_times(lambda steps: time.sleep(0.02), torch.device("cpu"), 0.01)) == 1
+    def advance(milliseconds):
+        def steps(count):
+            taken.append(count)
+            now[0] += 0.001 * milliseconds * count
+
+        return steps
+
+    times = pool.step_times(advance(2), torch.device("cpu"), 0.1)
+    assert times == pytest.approx([2.0] * 7)
+    assert taken == [1, 5] + [7] * 7
+    assert pool.step_times(advance(20), torch.device("cpu"), 0.01) == pytest.approx([20.0])
 
 
 def test_parts_are_added_to_a_file(tmp_path, monkeypatch, capsys):

@@ -36,6 +36,10 @@ def test_the_probe_sees_a_heavy_import():
 def test_about_twenty_public_names():
     assert 15 <= len(sparsebnn.__all__) <= 25
     assert len(set(sparsebnn.__all__)) == len(sparsebnn.__all__)
+    # The estimators are imported when they are asked for.
+    assert "SparseBNNRegressor" in dir(sparsebnn)
+    with pytest.raises(AttributeError, match="no attribute 'SparseBNNClassifer'"):
+        sparsebnn.SparseBNNClassifer  # noqa: B018
 
 
 @pytest.mark.parametrize("name", sparsebnn.__all__)
