@@ -113,11 +113,6 @@ def test_every_place_in_the_code_exists(name):
     pkgutil.resolve_name(name)
 
 
-def test_the_equations_name_their_places():
-    text = (DOCS / "equations.md").read_text(encoding="utf-8")
-    assert len(set(re.findall(r"`sparsebnn(?:\.\w+)+`", text))) >= 20
-
-
 @pytest.fixture(scope="module")
 def commands():
     import typer

@@ -163,19 +163,6 @@ def problem(form, rows, seed=0):
     return Objective(network, kind, rows), x, targets(rows, g), lambda: NoiseBuffer(normal, logistic)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@torch.no_grad()
-def test_weight_two_is_the_row_twice(form):
-    objective, x, y, tape = problem(form, 5)
-    weight = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0], dtype=torch.float64)
-    twice = torch.tensor([0, 1, 1, 2, 3, 3, 4])
-    weighted = objective(Batch(x, y, weight, torch.tensor(5.0).double()), ONE, tape())
-    repeated = objective(
-        Batch(x[twice], y[twice], torch.ones(7).double(), torch.tensor(7.0).double()), ONE, tape()
-    )
-    assert float(weighted.nll - repeated.nll) == pytest.approx(0.0, abs=1e-10)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     form=st.sampled_from(sorted(FORMS)),

@@ -21,7 +21,6 @@ from contracts.members import (
 )
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.conversion import convert
-from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.passes import LocalPass, PosteriorPass, WeightPass, forward_with_kl, noise_size
 from sparsebnn.random.noise import NoiseBuffer
 
@@ -235,13 +234,3 @@ def test_weight_pass_draws_a_layer_once(family):
         third, _ = double(x)
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
-
-
-@torch.no_grad()
-def test_two_layers_pay_twice():
-    """Equal layers that are not the same layer have each their own draw and their own KL."""
-    layer = Linear(4, 4, dtype=torch.float64)
-    network = nn.Sequential(layer, copy.deepcopy(layer))
-    _, kl = forward_with_kl(network, torch.randn(2, 4, dtype=torch.float64))
-    _, one = layer.forward_with_kl(torch.randn(2, 4, dtype=torch.float64))
-    assert abs(float(kl - 2 * one)) < 1e-10

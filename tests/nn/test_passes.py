@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import (
     LocalPass,
-    MedianPass,
     PosteriorPass,
     WeightPass,
     active_pass,
@@ -67,47 +65,6 @@ def test_layer_forward_with_kl_ignores_the_open_pass():
         other(X)
         layer.forward_with_kl(X)
     assert [met for met, _ in outer.kl_by_layer()] == [other]
-
-
-def test_kl_of_a_network_is_the_sum_over_its_layers():
-    """Each layer once, in the order met; the total is their sum."""
-    network = mlp([4, 5, 3])
-    with collect_kl() as opened:
-        network(X)
-    terms = opened.kl_by_layer()
-    assert [layer for layer, _ in terms] == [network[0], network[2]]
-    total = sum(
-        float(layer.forward_with_kl(torch.zeros(1, layer.in_features))[1].detach()) for layer, _ in terms
-    )
-    assert float(opened.kl().detach()) == pytest.approx(total, rel=1e-6)
-
-
-@pytest.mark.parametrize("kind", [WeightPass, MedianPass])
-@torch.no_grad()
-def test_weight_passes_give_all_examples_the_same_weights(kind):
-    """With drawn weights the output is affine in x: equal examples have equal outputs."""
-    layer = Linear(4, 2, family="flow", family_options={"hidden": (5,)})
-    with kind():
-        a, b, mid = layer(torch.stack([X[0], X[2], (X[0] + X[2]) / 2]))
-    assert torch.allclose((a + b) / 2, mid, atol=1e-6)
-    with LocalPass():
-        a, b = layer(torch.stack([X[0], X[0]]))
-    assert not torch.equal(a, b)
-
-
-@torch.no_grad()
-def test_median_pass_uses_only_the_kept_weights():
-    """An input all of whose weights are excluded does not change the output."""
-    layer = Linear(4, 2)
-    layer.weights.inclusion_logit[:, 1] = -1.0
-    numbers = torch.randn(noise_size(layer, X, MedianPass).normal)
-    moved = X.clone()
-    moved[:, 1] += 5.0
-    outputs = []
-    for x in (X, moved):
-        with MedianPass(NoiseBuffer(numbers, torch.zeros(0))):
-            outputs.append(layer(x))
-    assert torch.equal(*outputs)
 
 
 def test_what_a_pass_refuses():

@@ -9,11 +9,10 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 
 import sparsebnn
 from contracts.members import generator, over_tapes, randomise, uniform
-from contracts.oracles import SIGMAS, moment_errors
+from contracts.oracles import SIGMAS
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.nn.passes import LocalPass, PosteriorPass, WeightPass, noise_size
 from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 
@@ -103,27 +102,6 @@ def test_drawn_groups_are_there_or_not_together(case, family):
     alpha = torch.sigmoid(layer.weights.inclusion_logit).flatten()
     assert float(((share - alpha).abs() / (alpha * (1 - alpha) / draws).sqrt()).max()) < SIGMAS
     assert there.shape[1:] == size
-
-
-@pytest.mark.parametrize("case", CASES)
-@torch.no_grad()
-def test_weights_drawn_whole_have_the_local_moments(case):
-    layer = make(case, 2)
-    x = torch.randn(2, *CASES[case][3], generator=generator(0), dtype=torch.float64)
-    bias = layer.biases.moments()
-    mean, variance = layer.output_moments(x, layer.weights.moments(), bias.mean, bias.var)
-
-    def drawn(tape):
-        with WeightPass(tape):
-            return layer(x)
-
-    outputs = over_tapes(drawn, noise_size(layer, x, WeightPass), 20_000, 7)
-    got, error, spread, spread_error = moment_errors(outputs)
-    assert float(((got - mean).abs() / error).max()) < SIGMAS
-    assert float(((spread - variance).abs() / spread_error).max()) < SIGMAS
-    for kind in (LocalPass, PosteriorPass):
-        with kind():
-            assert layer(x).shape == mean.shape
 
 
 def test_a_flow_over_shared_inputs():

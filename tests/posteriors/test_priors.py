@@ -16,7 +16,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import initialize
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
-from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior, bernoulli_kl, gaussian_kl
 from sparsebnn.random.noise import RandomNoise
 
 HYPER = [(1.0, 1.0, 1.0, 1.0), (2.3, 0.7, 0.4, 3.1), (0.8, 2.5, 5.0, 0.9)]
@@ -107,6 +107,19 @@ def test_hierarchical_density_sums_to_one(a, b, c, d):
     for gamma in ([1.0, 0.0], [0.0, 1.0]):
         total += integrate.quad(line, -40, 40, args=(gamma,), limit=400)[0]
     assert abs(total - 1) < 1e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kl_at_the_edges(dtype):
+    """Limits: α → 0 gives −log(1−α₀), α → 1 gives −log α₀; zero distance gives 0."""
+    prior = torch.tensor(0.1, dtype=dtype)
+    logit = torch.tensor([-200.0, 200.0], dtype=dtype)
+    ours = bernoulli_kl(logit, torch.sigmoid(logit), torch.logit(prior))
+    oracle = torch.stack([-torch.log1p(-prior), -torch.log(prior)])
+    assert torch.allclose(ours, oracle, rtol=0, atol=2e-5 if dtype is torch.float32 else 1e-10)
+    one = torch.ones((), dtype=dtype)
+    assert float(gaussian_kl(0.3 * one, 0.0 * one, 0.3 * one).abs()) < 1e-6
+    assert bool(gaussian_kl(0.0 * one, one, one).isfinite())
 
 
 def test_each_layer_owns_its_prior():

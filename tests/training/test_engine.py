@@ -59,8 +59,6 @@ def check_fast_step(kind, family, dtype, replicates, settings=FIFTEEN):
 
 
 SLOW = pytest.mark.slow
-
-
 STEPS = [
     *(("mlp", family, torch.float64, 3) for family in FAMILIES),
     ("mlp", "spike_slab", torch.float32, 3),

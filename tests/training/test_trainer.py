@@ -56,6 +56,14 @@ class Do(Callback):
         setattr(self, hook, call)
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """Python's own handler, also where the tests run in the background of a shell, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def send(number=signal.SIGINT, times=1):
     for _ in range(times):
         os.kill(os.getpid(), number)
