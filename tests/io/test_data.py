@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import sys
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ def test_digits_are_scikit_learns_pixels_divided_by_16():
     assert len(data.y_test) == 450
     held = torch.bincount(data.y_test) / (torch.bincount(data.y_train) + torch.bincount(data.y_test))
     assert float((held - 0.25).abs().max()) < 0.005
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match="'digits' needs scikit-learn"):
+        load("digits")
 
 
 def test_the_split_is_fixed():

@@ -46,9 +46,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, whole, checkpoints):
     with safetensors.safe_open(str(tmp_path / FILE), framework="pt") as file:
         header = json.loads(file.metadata()["json"])
     assert (header["epoch"], header["position"]) == divmod(checkpoints, 3)
+    (tmp_path / f".{FILE}.0123abcd").touch()  # as a kill while writing leaves it
     run = fit(NETWORK, DATA, SHORT, **options)
     assert same(parameters(run), parameters(whole))
     assert history(run) == history(whole)
+    assert sorted(os.listdir(tmp_path)) == [LOCK, FILE]
 
 
 @pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete"])
