@@ -276,7 +276,7 @@ class _Lines(Callback):
 
 
 def _record(settings: Settings) -> dict[str, Any]:
-    return {**asdict(settings), "schedule": repr(settings.schedule)}
+    return {**settings.named(), "schedule": repr(settings.schedule)}
 
 
 def _write(result: Result, seeds: list[int]) -> None:

@@ -255,7 +255,7 @@ def test_a_tempered_fit_gives_no_error_rate():
     """Its inclusions are pushed towards 0 and 1; the columns in use have a rule of their own."""
     x = np.random.RandomState(0).randn(60, 3)
     model = SparseBNNClassifier(epochs=2, replicates=1).fit(x, x[:, 0] > 0)
-    assert model.plan_.temperature < 1.0
+    assert model.plan_.settings.temperature < 1.0
     with pytest.raises(InvalidInput, match="for an estimator fitted at temperature"):
         select(model, rule="fdr", level=0.1)
     assert select(model).names == ("x0", "x1", "x2")

@@ -136,3 +136,18 @@ def test_schedules_by_name():
 def test_shifts_are_numbers_of_pixels(shift):
     with pytest.raises(InvalidInput, match="'shift' of Settings must be a whole number of at least 0"):
         Settings(shift=shift)
+
+
+def test_the_record_of_a_training_without_phases_names_none():
+    """Checkpoints and result files from before phases were fields must agree with these settings."""
+    phases = {"free_fraction", "refit_temperature_factor"}
+    assert not phases & Settings(refit=0.2, target_density=0.1).named().keys()
+    assert phases <= Settings(refit=0.2, target_density=0.1, free_fraction=0.5).named().keys()
+    assert phases & Settings(refit=0.2, refit_temperature_factor=2.0).named().keys() == {
+        "refit_temperature_factor"
+    }
+
+
+def test_a_hotter_refit_needs_no_phases():
+    settings = Settings(epochs=10, refit=0.2, temperature=0.5, refit_temperature_factor=3.0)
+    assert [settings.beta(epoch) for epoch in (0, 7, 8, 9)] == [0.5, 0.5, 1.5, 1.5]

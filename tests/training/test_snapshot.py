@@ -15,7 +15,6 @@ from sparsebnn.training import (
     CheckpointError,
     Cosine,
     CutAtRefit,
-    PhasedSettings,
     Settings,
     checkpoint,
 )
@@ -155,12 +154,12 @@ def test_a_late_cut_says_what_it_needs():
         fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])
 
 
-PHASED = PhasedSettings(
+PHASED = Settings(
     epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free_fraction=0.3, refit=0.2, target_density=0.3
 )
 
 
-def test_the_first_part_is_a_training_of_its_own():
+def test_the_first_phase_is_a_training_of_its_own():
     """Three epochs of ten: the same numbers as three epochs with ordinary settings and no target."""
     kept = BeforeRefit()
     run = fit(make_network(), make_data(), PHASED, replicates=2, callbacks=[kept])
@@ -175,7 +174,7 @@ def test_the_first_part_is_a_training_of_its_own():
     assert min(before) > max(after)
 
 
-def test_every_part_has_a_schedule_of_its_own():
+def test_every_phase_has_a_schedule_of_its_own():
     rates = [PHASED.rate_factor("", epoch) for epoch in range(10)]
     assert rates[:3] == [Cosine().factor(e, 3) for e in range(3)]
     assert rates[3:8] == [Cosine().factor(e, 5) for e in range(5)]
@@ -191,10 +190,10 @@ def test_the_refit_can_be_hotter():
 
 def test_phases_must_fit():
     with pytest.raises(
-        InvalidInput, match="'refit_temperature_factor' of PhasedSettings must be greater than 0"
+        InvalidInput, match="'refit_temperature_factor' of Settings must be greater than 0"
     ):
         dataclasses.replace(PHASED, refit_temperature_factor=0.0)
-    with pytest.raises(InvalidInput, match="'free_fraction' of PhasedSettings must be a share of the epochs"):
+    with pytest.raises(InvalidInput, match="'free_fraction' of Settings must be a share of the epochs"):
         dataclasses.replace(PHASED, free_fraction=0.8)
-    with pytest.raises(InvalidInput, match="'target_density' of PhasedSettings"):
+    with pytest.raises(InvalidInput, match="'target_density' of Settings"):
         dataclasses.replace(PHASED, target_density=None)

@@ -161,7 +161,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 callback.restore(run)
         if budget is None or pace is None:
             return run, 1.0
-        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.epochs
+        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         return run, budget.effort(pace)
 
@@ -192,8 +192,10 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rehearse: Callable[[Run], None],
     ) -> Pace:
         """Time a few training steps and a rehearsal of the work that follows."""
-        few = tuple(each[: _TRIAL_STEPS * plan.batch_size] for each in data)
-        self.plan_ = dataclasses.replace(plan, epochs=2, target_density=None)
+        few = tuple(each[: _TRIAL_STEPS * plan.settings.batch_size] for each in data)
+        self.plan_ = plan.with_settings(
+            epochs=2, target_density=None, free_fraction=None, refit=0.0, refit_temperature_factor=1.0
+        )
         run = train(template, few, settings=self.plan_.settings, **options)
         step = run.history[-1].seconds / run.batches.per_epoch
         began = time.monotonic()
@@ -218,7 +220,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
-        if self.plan_.target_density is not None:
+        if self.plan_.settings.target_density is not None:
             for each in self.networks_:
                 prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]

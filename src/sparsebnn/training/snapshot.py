@@ -36,7 +36,7 @@ class BeforeRefit(Callback):
     with a refit has two results: the posterior before it, to average over, and the one after it, whose
     median probability model has had time to do without the rest. This callback keeps the first (in
     ``path`` too, for a run that is interrupted and resumed); the run has the second. With
-    :class:`~sparsebnn.training.PhasedSettings` the first is the posterior at the end of the free part.
+    ``Settings(free_fraction=…)`` the first is the posterior at the end of the free phase.
 
     >>> import torch
     >>> from sparsebnn import Settings, mlp, train
