@@ -194,17 +194,17 @@ class Residuals(nn.Module):
 
 def network(method: Method, problem: Regression) -> Residuals:
     """An untrained network of a method, with the problem's own priors."""
-    prior: sparsebnn.GaussianPrior | sparsebnn.SpikeSlabPrior
+    prior: sparsebnn.posteriors.GaussianPrior | sparsebnn.posteriors.SpikeSlabPrior
     if method.dense:
-        prior = sparsebnn.GaussianPrior(std=problem.slab_std)
+        prior = sparsebnn.posteriors.GaussianPrior(std=problem.slab_std)
     else:
-        prior = sparsebnn.SpikeSlabPrior(problem.inclusion_prob, std=problem.slab_std)
+        prior = sparsebnn.posteriors.SpikeSlabPrior(problem.inclusion_prob, std=problem.slab_std)
     layer = sparsebnn.Linear(
         problem.x.shape[1],
         1,
         family=method.family,
         prior=prior,
-        bias_prior=sparsebnn.GaussianPrior(std=problem.bias_std),
+        bias_prior=sparsebnn.posteriors.GaussianPrior(std=problem.bias_std),
         initial=method.start,
         family_options=method.options,
         dtype=_DTYPE,

@@ -142,8 +142,8 @@ def fit_network(
         1,
         family=network.method,
         family_options=network.options,
-        prior=sparsebnn.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
-        bias_prior=sparsebnn.GaussianPrior(std=first.bias_std),
+        prior=sparsebnn.posteriors.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
+        bias_prior=sparsebnn.posteriors.GaussianPrior(std=first.bias_std),
         initial=network.start,
         dtype=torch.float64,
     )

@@ -113,9 +113,10 @@ def test_the_summary_names_what_matters(fitted):
 
 
 def test_the_summary_says_what_priors_have_learned():
-    from sparsebnn import EmpiricalPrior, mlp
+    from sparsebnn import mlp
     from sparsebnn.estimators.summary import _priors
     from sparsebnn.nn.networks import prior_values
+    from sparsebnn.posteriors import EmpiricalPrior
 
     networks = [mlp([3, 4, 1], prior=EmpiricalPrior(0.25)) for _ in range(2)]
     first, last = _priors(networks)

@@ -57,7 +57,7 @@ def test_the_same_network_is_the_same_file(path):
 
 
 def test_priors_are_part_of_the_state(path):
-    save(network(prior=sparsebnn.SpikeSlabPrior(inclusion_prob=0.3)), path)
+    save(network(prior=sparsebnn.posteriors.SpikeSlabPrior(inclusion_prob=0.3)), path)
     loaded = network()
     load(path, loaded)
     assert loaded[0].weights.conditional.prior.inclusion_prob == pytest.approx(0.3)

@@ -41,10 +41,10 @@ def reference(network, x):
 def images(channels=2, padding=0, activation=nn.ReLU, **layer):
     layer = {"dtype": torch.float64, **layer}
     return nn.Sequential(
-        sparsebnn.Conv2d(channels, 6, 3, padding=padding, **layer),
+        sparsebnn.nn.Conv2d(channels, 6, 3, padding=padding, **layer),
         activation(),
         nn.AvgPool2d(2),
-        sparsebnn.Conv2d(6, 5, 2, padding=padding, **layer),
+        sparsebnn.nn.Conv2d(6, 5, 2, padding=padding, **layer),
         activation(),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -166,7 +166,7 @@ def test_a_pool_that_averages_its_padding_is_refused():
 
     def network(count):
         pool = nn.AvgPool2d(2, padding=1, count_include_pad=count)
-        return nn.Sequential(sparsebnn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(32, 2))
+        return nn.Sequential(sparsebnn.nn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(32, 2))
 
     with pytest.raises(InvalidInput, match="free of average pools that count their padding"):
         compact(network(True))
@@ -178,7 +178,7 @@ def test_what_would_come_out_wrong_is_refused():
     with pytest.raises(InvalidInput, match="Dense layers on inputs of several axes cannot be compacted"):
         compact(flat)
     pool = nn.AvgPool2d(2, divisor_override=3)
-    odd = nn.Sequential(sparsebnn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(8, 3))
+    odd = nn.Sequential(sparsebnn.nn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(8, 3))
     with pytest.raises(InvalidInput, match="free of average pools with a divisor of their own"):
         compact(odd)
 

@@ -20,8 +20,8 @@ from sparsebnn.posteriors.priors import SpikeSlabPrior
 CASES = {
     "dense input": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "input", (1, 4), (4,)),
     "dense output": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "output", (3, 1), (4,)),
-    "filter": (lambda **kw: sparsebnn.Conv2d(2, 3, 2, padding=1, **kw), "output", (3, 1, 1, 1), (2, 4, 3)),
-    "filter 1d": (lambda **kw: sparsebnn.Conv1d(2, 3, 2, **kw), "output", (3, 1, 1), (2, 5)),
+    "filter": (lambda **kw: sparsebnn.nn.Conv2d(2, 3, 2, padding=1, **kw), "output", (3, 1, 1, 1), (2, 4, 3)),
+    "filter 1d": (lambda **kw: sparsebnn.nn.Conv1d(2, 3, 2, **kw), "output", (3, 1, 1), (2, 5)),
 }
 
 
@@ -205,7 +205,7 @@ def test_layers_of_different_groups_count_by_their_weights():
             "Got 'neuron' instead.",
         ),
         (
-            lambda: sparsebnn.Conv2d(1, 2, 3, family_options={"group_by": "input"}),
+            lambda: sparsebnn.nn.Conv2d(1, 2, 3, family_options={"group_by": "input"}),
             "The 'group_by' of the 'spike_slab' family must be 'weight' or 'output' in a convolution. "
             "Got 'input' instead. The weights of a filter can share, the taps of an input channel cannot.",
         ),

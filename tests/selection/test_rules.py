@@ -165,7 +165,7 @@ def test_networks_agree_with_themselves():
 def test_networks_of_images_agree_where_their_shape_is_given():
     """Every pixel of the one, none of the other."""
     every, none = (
-        torch.nn.Sequential(sparsebnn.Conv2d(1, 1, 2), torch.nn.Flatten(), sparsebnn.Linear(2, 1))
+        torch.nn.Sequential(sparsebnn.nn.Conv2d(1, 1, 2), torch.nn.Flatten(), sparsebnn.Linear(2, 1))
         for _ in "ab"
     )
     with torch.no_grad():

@@ -16,6 +16,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
+from sparsebnn.posteriors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.training import Callback, CheckpointError
 from sparsebnn.training.trainer import _digest
 from training.runs import SHORT, fit, make_data, make_network, parameters, same
@@ -294,8 +295,8 @@ SILENT = {
     "weight": {"data": (X, Y, torch.full((23,), 2.0))},
     "varied rates": {"per_replicate": {**OPTIONS["per_replicate"], "temperature": [1.0, 0.1]}},
     "varied buffers": {"per_replicate": {**OPTIONS["per_replicate"], "prior.inclusion_prob": [0.1, 0.9]}},
-    "prior": {"network": make_network(family="flow", prior=sparsebnn.SpikeSlabPrior(0.5, std=3.0))},
-    "kind of prior": {"network": make_network(family="flow", prior=sparsebnn.EmpiricalPrior())},
+    "prior": {"network": make_network(family="flow", prior=SpikeSlabPrior(0.5, std=3.0))},
+    "kind of prior": {"network": make_network(family="flow", prior=EmpiricalPrior())},
     "family's options": {
         "network": make_network(family="flow", family_options={"hidden": (5, 4), "auxiliary": "drawn"})
     },

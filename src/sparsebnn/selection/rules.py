@@ -181,7 +181,8 @@ def _check_level(level: Any, owner: str) -> float:
 
 
 def _check_posterior(source: Any, rule: str) -> None:
-    temperature = getattr(getattr(source, "plan_", None), "temperature", 1.0)
+    plan = getattr(source, "plan_", None)  # of an estimator
+    temperature = 1.0 if plan is None else plan.settings.temperature
     if rule == "fdr" and temperature < 1.0:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
         advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
