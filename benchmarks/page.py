@@ -7,13 +7,13 @@ written by this module from the result files of that name; everything else on it
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import kinks, parity
 from benchmarks.tables import Record, scaling_curves, tables
+from sparsebnn.io.files import atomic_write
 from studies.runner import fill_page
 from studies.style import COLOURS
 
@@ -96,10 +96,8 @@ def draw(record: Record, path: Path) -> None:
         axis.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("milliseconds")
     figure.suptitle(f"LBBNN-LRT, fully connected, batch 100, {record['provenance']['device']}", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.partial.png")
-    figure.savefig(partial, dpi=100)
-    os.replace(partial, path)
+    with atomic_write(path) as partial:
+        figure.savefig(partial, dpi=100, format="png")
 
 
 def _logarithmic(axis: Any, places: tuple[float, ...]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.subjects import Subject, Task, prepare
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 from sparsebnn.training.devices import matmul_precision
 
 __all__ = ["Conditions", "run", "step_times"]

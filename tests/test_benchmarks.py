@@ -16,7 +16,7 @@ from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, reference, step_of
 from benchmarks.subjects import Task
 from sparsebnn import mlp
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 from sparsebnn.nn import layers
 from sparsebnn.nn.passes import LocalPass
 from sparsebnn.random.noise import RandomNoise

@@ -37,11 +37,6 @@ class Point(Family):
             self.register_buffer("prior_std", check_positive(scale, "prior_std", "Deterministic"))
         self.flat = prior_std is None
 
-    @property
-    def exact_kl(self) -> bool:
-        """Never: a point has no finite divergence from a density."""
-        return False
-
     def reset_parameters(self) -> None:
         for part in self.module.modules():
             reset = getattr(part, "reset_parameters", None)

@@ -584,8 +584,8 @@ def test_one_by_one_is_what_one_program_gives(monkeypatch, draws, batch_size):
     together = both()
     whole = sampling._Plan.__init__
 
-    def slowly(plan, *given):
-        whole(plan, *given)
+    def slowly(plan, *given, **options):
+        whole(plan, *given, **options)
         plan.one_by_one = True
 
     monkeypatch.setattr(sampling._Plan, "__init__", slowly)

@@ -27,9 +27,7 @@ _KIND = storage.Kind(
     noun="estimator",
     version=3,
     error=EstimatorError,
-    if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a fitted estimator there first.",
-    if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the estimator again.",
 )
 _PLAIN = (str, int, float, bool, type(None))

@@ -32,9 +32,7 @@ _KIND = storage.Kind(
     noun="model",
     version=2,
     error=ModelError,
-    if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a network there first.",
-    if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the network again.",
 )
 _PRIOR_VALUES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {

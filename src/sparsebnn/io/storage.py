@@ -36,10 +36,10 @@ class Kind:
     noun: str
     version: int
     error: type[StorageError]
-    if_unwritable: str
     if_missing: str
-    if_other_version: str
     if_damaged: str
+    if_unwritable: str = "Free space or choose another folder, then save again."
+    if_other_version: str = "Load it with the release that wrote it."
 
     @property
     def format(self) -> str:

@@ -69,9 +69,8 @@ class Family(nn.Module):
     ``sample_weights``   the same with the weights drawn, for layers that are called more than once
     ===================  ==============================================================
 
-    ``draws_weights`` says which of the two a training step gets; ``exact_kl`` whether ``kl`` is the
-    divergence itself or a one-draw estimate. ``reused`` is set when a network is found to use the family in
-    more than one call of a forward pass.
+    ``draws_weights`` says which of the two a training step gets. ``reused`` is set when a network is found to
+    use the family in more than one call of a forward pass.
     """
 
     name: str
@@ -127,11 +126,6 @@ class Family(nn.Module):
         given.check_shape(self.shape)
         # What one layer learns must not move another layer's prior.
         return copy.deepcopy(given)
-
-    @property
-    def exact_kl(self) -> bool:
-        """Whether ``kl`` is the divergence itself: true unless the prior needs drawn weights."""
-        return isinstance(self.prior, Prior) and not self.prior.drawn
 
     @property
     def per_example(self) -> bool:

@@ -116,11 +116,6 @@ class FlowFamily(Family):
     def per_example(self) -> bool:
         return self.z_per == "example"
 
-    @property
-    def exact_kl(self) -> bool:
-        """Never: what is returned is a one-draw estimate of a bound."""
-        return False
-
     def reset_parameters(self) -> None:
         self.conditional.reset_parameters()
         fill(self.z0_mean, self.initial.z0_mean)

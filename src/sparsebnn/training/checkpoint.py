@@ -20,8 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsebnn.io import storage
-from sparsebnn.io.files import atomic_write
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import atomic_write, locked
 
 __all__ = [
     "CheckpointError",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.io.data.columns import columns, duplicated, refuse_constant, standardised
+from studies.data.columns import columns, duplicated, refuse_constant, standardised
 
 
 def complaint(x, **options):
