@@ -18,15 +18,6 @@ from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.random import noise as counter
 
-__all__ = [
-    "ClassPrediction",
-    "RealPrediction",
-    "draw_outputs",
-    "draw_outputs_of_all",
-    "predict",
-    "predict_all",
-]
-
 _TARGET = counter.stream_id("prediction target")
 
 

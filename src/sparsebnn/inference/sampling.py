@@ -27,8 +27,6 @@ from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
 
-__all__ = ["draw_outputs", "draw_outputs_of_all", "pass_for"]
-
 _NORMAL = counter.stream_id("prediction normal")
 _LOGISTIC = counter.stream_id("prediction logistic")
 _ROW_NORMAL = counter.stream_id("prediction row normal")

@@ -21,8 +21,6 @@ from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.posteriors.priors import Prior
 
-__all__ = ["Loaded", "ModelError", "impossible", "load", "save"]
-
 
 class ModelError(storage.StorageError):
     """A model file that cannot be written or must not be used; the message says why."""

@@ -19,9 +19,6 @@ from torch import Tensor
 
 from sparsebnn.io.files import atomic_write
 
-__all__ = ["Kind", "StorageError", "check", "parse", "read", "restore", "write"]
-
-
 _PIECE = 1 << 22
 
 

@@ -25,8 +25,6 @@ from torch import Tensor
 
 from sparsebnn.kernels.dispatch import stacked
 
-__all__ = ["masked_network"]
-
 Fold = tuple[Tensor, Tensor, Tensor, Tensor]
 
 

@@ -12,8 +12,6 @@ import logging
 import torch
 from torch import Tensor
 
-__all__ = ["block", "works"]
-
 _log = logging.getLogger("sparsebnn")
 
 

@@ -21,8 +21,6 @@ from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 from sparsebnn.posteriors.flow import FlowFamily
 
-__all__ = ["Compacted", "Take", "compact", "median_weights"]
-
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
 _POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
 

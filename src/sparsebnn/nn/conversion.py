@@ -15,9 +15,6 @@ from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import KEPT
 
-__all__ = ["convert", "obstacles"]
-
-
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _OPAQUE = (
     nn.MultiheadAttention,

@@ -21,8 +21,6 @@ from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, Hierarchica
 from sparsebnn.posteriors.priors import GaussianPrior, Prior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["BayesianLayer", "Linear"]
-
 
 class NoWeight(AttributeError, TypeError):
     """What a Bayesian layer says when it is asked for a ``weight``; to ``hasattr`` it says no."""

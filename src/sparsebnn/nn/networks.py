@@ -15,17 +15,6 @@ from sparsebnn.nn.convolutions import Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
-__all__ = [
-    "Density",
-    "PriorValues",
-    "bayesian_layers",
-    "density",
-    "initialize",
-    "lenet",
-    "mlp",
-    "prior_values",
-]
-
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
 # Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.

@@ -18,22 +18,6 @@ from sparsebnn.checks import invalid
 from sparsebnn.posteriors import Family, Gaussian, Moments
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RandomNoise
 
-__all__ = [
-    "CalledAgain",
-    "ClosedPass",
-    "Pass",
-    "PosteriorPass",
-    "LocalPass",
-    "WeightPass",
-    "MedianPass",
-    "active_pass",
-    "collect_kl",
-    "forward_with_kl",
-    "measure",
-    "noise_size",
-    "run_pass",
-]
-
 _local = threading.local()
 
 

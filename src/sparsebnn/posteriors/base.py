@@ -16,8 +16,6 @@ from sparsebnn.kernels.dispatch import for_compiler, for_kernels
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Family", "Moments", "Sample"]
-
 
 class Moments(NamedTuple):
     """Mean and variance of independent weights.

@@ -18,8 +18,6 @@ from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior, gaussian_log_prob
 from sparsebnn.random.noise import Noise
 
-__all__ = ["FlowFamily", "MNF"]
-
 _MOST_LOG_VAR = 50.0
 _SQUASH: dict[str, Callable[[Tensor], Tensor]] = {
     "hardtanh": F.hardtanh,

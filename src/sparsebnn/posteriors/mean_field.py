@@ -15,8 +15,6 @@ from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Gaussian", "SpikeSlab", "gaussian_entropy"]
-
 
 def softplus_std(raw: Tensor) -> Tensor:
     """The positive scale behind a raw parameter."""

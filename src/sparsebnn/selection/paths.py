@@ -31,8 +31,6 @@ from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 
-__all__ = ["Reach", "median_reach", "path_probability"]
-
 _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
 _TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout2d, *_ACTIVATIONS)

@@ -25,18 +25,6 @@ from sparsebnn.checks import check_choice, check_number, check_seed, check_tenso
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.selection.paths import median_reach, path_probability
 
-__all__ = [
-    "Agreement",
-    "Selection",
-    "agreement",
-    "bayesian_fdr_threshold",
-    "expected_fdr",
-    "input_inclusion",
-    "median_inputs",
-    "select",
-    "wilson",
-]
-
 _NORMAL_QUANTILE = 1.959963984540054
 _COLOURS = ("#0072B2", "#BBBBBB")
 

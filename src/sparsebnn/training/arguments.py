@@ -20,15 +20,6 @@ from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.settings import Settings
 
-__all__ = [
-    "check_network",
-    "check_options",
-    "check_start",
-    "likelihood_of",
-    "outputs_without_noise",
-    "seeds_of",
-]
-
 _log = logging.getLogger("sparsebnn")
 
 

@@ -20,8 +20,6 @@ from sparsebnn.training.checkpoint import Writes
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["Epoch", "Stopped", "Callback", "Progress", "JsonLog", "TensorBoard"]
-
 
 @dataclass(frozen=True)
 class Epoch:

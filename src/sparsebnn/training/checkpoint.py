@@ -22,18 +22,6 @@ from torch import Tensor
 from sparsebnn.io import storage
 from sparsebnn.io.files import atomic_write, locked
 
-__all__ = [
-    "CheckpointError",
-    "KIND",
-    "RETRY_SECONDS",
-    "Writes",
-    "keep_copy",
-    "read",
-    "reserved",
-    "restore",
-    "write",
-]
-
 _log = logging.getLogger("sparsebnn")
 # A write that failed is not tried again before: at every step it would cost more than the training.
 RETRY_SECONDS = 10.0

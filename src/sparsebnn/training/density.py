@@ -10,8 +10,6 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.training.replicates import LOGITS, Replicates
 
-__all__ = ["check_free", "controlled", "density_targets", "fix_structure", "remarks"]
-
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
 # overflows on the way there.

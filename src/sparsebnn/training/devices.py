@@ -11,8 +11,6 @@ import torch
 
 from sparsebnn.checks import invalid
 
-__all__ = ["device_of", "is_available", "matmul_precision", "named", "one_thread"]
-
 
 def is_available(device: torch.device) -> bool:
     """Whether this PyTorch and this machine have the device."""

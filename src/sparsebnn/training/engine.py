@@ -25,8 +25,6 @@ from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
-__all__ = ["BETAS", "EPS", "Engine", "adam", "adam_fused", "corrected"]
-
 _log = logging.getLogger("sparsebnn")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
 # does not repay it.

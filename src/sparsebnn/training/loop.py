@@ -32,8 +32,6 @@ from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
 
-__all__ = ["Run", "train"]
-
 
 class Run:
     """A training run and, when it is over, its results, one per replicate."""

@@ -21,8 +21,6 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.training.settings import RECOMMENDED, Settings, Steps
 
-__all__ = ["ARCHITECTURES", "FAMILIES", "RECIPES", "Recipe", "prior_of", "recipe"]
-
 ARCHITECTURES = ("fc", "lenet")
 FAMILIES = ("concrete", "spike_slab", "flow")
 RECIPES = ("recommended", "paper")

@@ -24,8 +24,6 @@ from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
 from sparsebnn.training.objective import Batch, Objective, Parts
 
-__all__ = ["LOGITS", "Replicates"]
-
 LOGITS = "inclusion_logit"
 _NORMAL = counter.stream_id("training normal")
 _LOGISTIC = counter.stream_id("training logistic")

@@ -9,8 +9,6 @@ from typing import Any
 
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
 
-__all__ = ["RECOMMENDED", "Constant", "Cosine", "Schedule", "Settings", "Steps", "schedule"]
-
 _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.

@@ -20,8 +20,6 @@ from sparsebnn.training.density import fix_structure
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["BeforeRefit", "CutAtRefit"]
-
 _log = logging.getLogger("sparsebnn")
 _MISSED = (
     "this run goes on after its refit had begun, and the posterior before it was not kept. "

@@ -30,8 +30,6 @@ from sparsebnn.training.engine import Engine
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["Interrupted", "Trainer"]
-
 _log = logging.getLogger("sparsebnn")
 _STEPS_AT_ONCE = 50
 

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, TextIO
 from sparsebnn.io.data.catalogue import Entry
 from sparsebnn.io.data.files import IDX_FILES, DataError, unpacked
 
-__all__ = ["fetch"]
-
 _BY_HAND = "Or fetch its files by hand into a folder and pass that folder's path."
 _SECONDS = 30.0
 

@@ -21,21 +21,6 @@ from torch import Tensor
 
 from sparsebnn.checks import InvalidInput, check_rows, invalid
 
-__all__ = [
-    "ARRAYS",
-    "IDX_FILES",
-    "Arrays",
-    "DataError",
-    "Dataset",
-    "as_bytes",
-    "as_dataset",
-    "holds_data",
-    "idx_bytes",
-    "read",
-    "read_idx",
-    "unpacked",
-]
-
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 IDX_FILES = {
     "x_train": "train-images-idx3-ubyte",
