@@ -189,9 +189,7 @@ def test_the_refit_can_be_hotter():
 
 
 def test_phases_must_fit():
-    with pytest.raises(
-        InvalidInput, match="'refit_temperature_factor' of Settings must be greater than 0"
-    ):
+    with pytest.raises(InvalidInput, match="'refit_temperature_factor' of Settings must be greater than 0"):
         dataclasses.replace(PHASED, refit_temperature_factor=0.0)
     with pytest.raises(InvalidInput, match="'free_fraction' of Settings must be a share of the epochs"):
         dataclasses.replace(PHASED, free_fraction=0.8)

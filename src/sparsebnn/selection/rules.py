@@ -169,14 +169,16 @@ def _check_level(level: Any, owner: str) -> float:
 
 
 def _check_posterior(source: Any, rule: str) -> None:
+    if rule != "fdr":
+        return
     plan = getattr(source, "plan_", None)  # of an estimator
     temperature = 1.0 if plan is None else plan.settings.temperature
-    if rule == "fdr" and temperature < 1.0:
+    if temperature < 1.0:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
         advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
         raise invalid("rule", "select", expected, "'fdr'", advice)
     reason = getattr(source, NO_POSTERIOR, None)
-    if rule == "fdr" and reason is not None:
+    if reason is not None:
         expected = f"'median' or 'threshold' for a network {reason}"
         advice = "Its inclusions are no posterior probabilities: train at temperature 1, with no target."
         raise invalid("rule", "select", expected, "'fdr'", advice)

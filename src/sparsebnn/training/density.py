@@ -28,13 +28,6 @@ def check_free(replicates: Replicates) -> None:
         raise invalid("network", "train", expected, got, advice)
 
 
-def remarks(cut: bool, temperatures: Sequence[float]) -> list[str | None]:
-    """Why the inclusions of each replicate are not posterior probabilities; None if they are."""
-    if cut:
-        return ["brought to a density, or refitted,"] * len(temperatures)
-    return [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
-
-
 def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
     """Target densities ``(K, 1 or layers)``: those that vary over replicates, else those given, if any."""
     if varied is None and not given:

@@ -20,7 +20,7 @@ from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, fast_step
-from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure, remarks
+from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
@@ -70,7 +70,7 @@ class Engine:
             replicates.make_per_replicate("prior.inclusion_prob")
         given = self.varied.get("temperature")
         each = [settings.temperature] * len(replicates) if given is None else given.tolist()
-        replicates.remarks = remarks(self.targets is not None or settings.refit > 0, each)
+        replicates.note_training(self.targets is not None or settings.refit > 0, each)
         self.state: State = {
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},

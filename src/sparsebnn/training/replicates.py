@@ -195,6 +195,11 @@ class Replicates:
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
 
+    def note_training(self, cut: bool, temperatures: Sequence[float]) -> None:
+        """Note why the inclusions of each replicate are not posterior probabilities; None if they are."""
+        tempered = [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
+        self.remarks = ["brought to a density, or refitted,"] * len(self) if cut else [*tempered]
+
     def inclusion_logits(self) -> dict[str, Tensor]:
         """The stacked inclusion logits, by name."""
         return {name: p for name, p in self.parameters.items() if name.endswith(LOGITS)}
