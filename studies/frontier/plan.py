@@ -1,7 +1,7 @@
 """The frontier's cells: how dense they may be, what is tried, and how a trained network is measured.
 
 A cell's density may be at most a third of the paper's LBBNN-FLOW (fully connected) or a fifth (LeNet).
-Training has a free part and a refit with the structure fixed; the density is reached in the free part or at
+Training has a free phase and a refit with the structure fixed; the density is reached in the free phase or at
 once at its end (``cut``). Averaging is over the posterior before the refit or after it (``average_of``); the
 median probability model is always the one after it.
 """

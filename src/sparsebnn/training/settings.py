@@ -190,13 +190,12 @@ class Settings:
         )
         if self.free_fraction is not None:
             self._check_phases(self.free_fraction)
-        self._write_plainly(
-            "learning_rate", "temperature", "warmup", "refit", "free_fraction", "refit_temperature_factor"
-        )
+        self._write_plainly("learning_rate", "temperature", "warmup", "refit", "refit_temperature_factor")
 
     def _check_phases(self, share: float) -> None:
         expected = "a share of the epochs that leaves some before the refit"
         check_number(share, "free_fraction", "Settings", expected, lambda value: 0.0 < value < 1.0)
+        self._write_plainly("free_fraction")
         if not 0 < self.free_until < self.refit_from:
             raise invalid("free_fraction", "Settings", expected, share)
         if self.target_density is None:
@@ -211,8 +210,7 @@ class Settings:
                 object.__setattr__(self, name, float(value))
 
     def named(self) -> dict[str, Any]:
-        """The fields by name; those added later only if they are not at their default, so that files of
-        earlier versions agree.
+        """The fields by name, without unused ones that files of earlier versions do not have.
 
         >>> "shift" in Settings().named(), "shift" in Settings(shift=2).named()
         (False, True)
