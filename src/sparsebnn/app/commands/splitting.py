@@ -1,4 +1,4 @@
-"""The target of a table, the task it means, and which rows are held out."""
+"""The target of a table, the task, and which rows are held out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Problem", "posed"]
 
 _LEAST_ROWS = 10
 _MOST_CLASSES = 20
-_MOSTLY = 0.9  # from this share of numbers on, the other cells are taken for slips
-_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # what stands beside digits in a number written for people
+_MOSTLY = 0.9  # with this share of numbers, other cells are reported as mistakes
+_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # thousands separators, currency and percent signs
 _GAPS_AMONG_NUMBERS = GAPS - {"none"}  # "none" may mean 0
 
 
@@ -37,36 +37,38 @@ class Problem:
 
 
 def posed(table: Table, target: str, task: str, test_share: float, seed: int) -> Problem:
-    """What is to be learned from a table; complains where nothing can be."""
+    """Split a table into inputs and target, and its rows into training and test."""
     check_choice(target, table.names, "target", "sparsebnn fit")
     values = table.values[table.names.index(target)]
     inputs = table.without(target)
     if not inputs.names:
-        raise invalid("data", "sparsebnn fit", "of at least one column beside the target", "none")
+        raise invalid("data", "sparsebnn fit", "a table with at least one column besides the target", "none")
     values, task = _typed(values, task)
     notes: list[str] = []
-    there = ~np.array([absent(v) for v in values.tolist()])
-    if not there.all():
-        notes.append(f"{int((~there).sum())} rows have no {target} and are left out")
-    values, inputs = values[there], inputs.rows(there)
+    known = ~np.array([absent(v) for v in values.tolist()])
+    if not known.all():
+        notes.append(f"{int((~known).sum())} rows have no {target} and are left out")
+    values, inputs = values[known], inputs.rows(known)
     if len(values) < _LEAST_ROWS:
         rows = f"{len(values)} row{'' if len(values) == 1 else 's'}"
-        raise invalid("data", "sparsebnn fit", f"of at least {_LEAST_ROWS} rows with a target", rows)
+        raise invalid(
+            "data", "sparsebnn fit", f"a table with at least {_LEAST_ROWS} rows with a target", rows
+        )
     if task == "regression":
         y = values.astype(np.float64)
         if not np.isfinite(y).all():
             raise invalid("target", "sparsebnn fit", "finite", "infinite values")
     else:
-        y, told = _labels(values)
-        notes += told
+        y, more = _labels(values)
+        notes += more
     training, test = _split(y, task, test_share, seed)
-    return Problem(task, target, inputs, y, np.flatnonzero(there), training, test, tuple(notes))
+    return Problem(task, target, inputs, y, np.flatnonzero(known), training, test, tuple(notes))
 
 
 def _typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
-    """The target as numbers or as labels, and the task; slips among numbers are named, not learned."""
+    """The target as numbers or labels, and the task; text among numbers is an error."""
     if values.dtype.kind in "mM":
-        advice = "Make it a number first, such as the days since a start."
+        advice = "Convert it to a number first, such as days since a date."
         raise invalid("target", "sparsebnn fit", "numbers or classes", "dates or durations", advice)
     if task == "classification":
         return values, task
@@ -97,7 +99,7 @@ def _number(cell: str) -> float | None:
 
 
 def _task(values: np.ndarray) -> str:
-    """A regression, unless the numbers are whole and few."""
+    """Classification if the numbers are few and whole, regression otherwise."""
     if values.dtype.kind == "b":
         return "classification"
     distinct = np.unique(values)
@@ -107,13 +109,13 @@ def _task(values: np.ndarray) -> str:
 
 
 def _labels(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Classes, in one spelling each, and notes on what may have been meant otherwise."""
+    """Class labels with one spelling each, and notes on doubtful ones."""
     y, notes = spellings(_as_labels(values))
     y = y.astype(str) if y.dtype.kind == "O" else y
     if len(np.unique(y)) < 2:
         got = f"{str(y[0])!r} in all rows"
-        advice = "There is nothing to learn."
-        raise invalid("target", "sparsebnn fit", "of at least 2 classes", got, advice)
+        advice = "Choose another target."
+        raise invalid("target", "sparsebnn fit", "a column with at least 2 classes", got, advice)
     for word, count in Counter(map(str, y.tolist())).items():
         if word.lower() in GAPS:
             notes.append(f"{word!r} is taken as a class ({count} rows): empty its cells if it means missing")
@@ -121,7 +123,7 @@ def _labels(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def _as_labels(values: np.ndarray) -> np.ndarray:
-    """Whole numbers read as 1.0 are labels 1; other numbers are words."""
+    """Whole numbers as int (1, not 1.0), other numbers as text."""
     if values.dtype.kind != "f":
         return values
     if bool((values == np.round(values)).all()) and float(np.abs(values).max()) < 2.0**53:
@@ -130,7 +132,7 @@ def _as_labels(values: np.ndarray) -> np.ndarray:
 
 
 def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers; a class gives its share, a class of one row stays in training."""
+    """Row numbers for training and test, split by class; a class with one row stays in training."""
     random = np.random.RandomState(seed)
     groups: list[np.ndarray] = [np.arange(len(y))]
     if task == "classification":
@@ -143,8 +145,10 @@ def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarra
         largest = max(groups, key=len)
         if len(largest) < 2:
             got = f"{len(y)} classes in {len(y)} rows"
-            advice = "Choose another target, or join classes."
-            raise invalid("target", "sparsebnn fit", "of classes with several rows", got, advice)
+            advice = "Choose another target, or merge classes."
+            raise invalid(
+                "target", "sparsebnn fit", "a column of classes with several rows each", got, advice
+            )
         test = [int(random.choice(largest))]
     held = np.zeros(len(y), dtype=bool)
     held[test] = True
