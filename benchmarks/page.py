@@ -1,7 +1,7 @@
-"""Result files to the picture and to docs/studies/performance.md; nothing is measured here.
+"""Result files to the picture, to docs/studies/performance.md and to results/bench/numerics.md.
 
-The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :func:`studies.runner.filled`) are
-written by this module from the result files of that name; everything else on it is written by hand.
+Nothing is measured here. The page's parts ``cuda`` and ``cpu`` (see :func:`studies.runner.filled`) are written
+from the result files of that name; everything else on it is written by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.tables import Record, scaling_curves, tables
 from studies.runner import fill_page
 from studies.style import COLOURS
 
-__all__ = ["KINDS", "block", "draw", "pictured", "read", "refresh"]
+__all__ = ["KINDS", "block", "draw", "numerics", "pictured", "read", "refresh"]
 
 KINDS = ("cuda", "cpu")
 _LABELS = {
@@ -42,7 +42,7 @@ def pictured(records: Mapping[str, Record]) -> str | None:
 
 
 def block(records: Mapping[str, Record], kind: str) -> str:
-    """What stands in the part of a kind."""
+    """The generated part of the page for one kind of device."""
     if kind not in records:
         return f"Not measured yet: `python -m benchmarks --device {kind} --scaling`."
     record = records[kind]
@@ -55,18 +55,23 @@ def block(records: Mapping[str, Record], kind: str) -> str:
 
 
 def read(folder: Path) -> dict[str, Record]:
-    """The result files there are, by kind."""
+    """The existing result files, by kind."""
     paths = {kind: folder / f"bench-{kind}.json" for kind in KINDS}
     return {kind: json.loads(p.read_text(encoding="utf-8")) for kind, p in paths.items() if p.exists()}
 
 
+def numerics(folder: Path) -> str:
+    """The tables of ``benchmarks.parity`` and ``benchmarks.kinks``, empty without their result files."""
+    parts = [part.strip() for part in (parity.blocks(folder), kinks.block(folder)) if part]
+    return "\n\n".join(["# Does it compute the same?", *parts]) + "\n" if parts else ""
+
+
 def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
-    """Write the parts of a page anew."""
+    """Update the generated parts of the page, and ``numerics.md`` in ``folder``."""
     for kind in KINDS:
         fill_page(page, block(records, kind), kind)
-    for part, found in (("parity", parity.blocks(folder)), ("kinks", kinks.block(folder))):
-        if found:
-            fill_page(page, found, part)
+    if text := numerics(folder):
+        (folder / "numerics.md").write_text(text, encoding="utf-8")
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:
