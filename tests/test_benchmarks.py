@@ -128,8 +128,8 @@ def test_the_page_says_what_the_files_say():
     text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
-    found = (ROOT / "results" / "bench" / "numerics.md").read_text(encoding="utf-8")
-    assert page.numerics(ROOT / "results" / "bench") == found
+    found = (ROOT / "results" / "bench" / "tables.md").read_text(encoding="utf-8")
+    assert page.more(records, ROOT / "results" / "bench") == found
 
 
 def test_the_picture_is_drawn_from_the_record_alone(tmp_path):

@@ -67,6 +67,8 @@ def shown() -> dict[str, tuple[str, str, str]]:
 
 
 def test_pages_show_the_results():
+    tried = (RESULTS / "densities/tables.md").read_text(encoding="utf-8")
+    assert tried == densities.candidates(RESULTS)
     details = (RESULTS / "frontier/tables.md").read_text(encoding="utf-8")
     assert details == frontier_report.details(RESULTS)
     stale = [
