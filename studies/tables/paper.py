@@ -58,7 +58,7 @@ class Cell:
     """One architecture and method of the paper: how its network starts and how it is trained.
 
     ``prior`` is ``"spike_slab"`` (inclusion 0.1, slab N(0, 1)), ``"gaussian"`` (N(0, 1), for families whose
-    weights are all there), ``"empirical"`` (the slab's scale learned) or ``"hierarchical"`` (LBBNN's own,
+    weights are all included), ``"empirical"`` (the slab's scale learned) or ``"hierarchical"`` (LBBNN's own,
     with Gamma precisions for the biases too).
     """
 

@@ -52,7 +52,7 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
     head = "accuracy" if task == "classification" else "r2"
     values = {name: rng.choice([round(rng.gauss(0, 30), 2), "north", None]) for name in names}
     row = {"truth": "healthy", "prediction": "healthy", "probability": 0.99, "std": 3.1, "entropy": 0.05}
-    uniform_mix = {**row, "prediction": "diabetic", "probability": 0.51, "std": 60.0, "entropy": 0.69}
+    unsure = {**row, "prediction": "diabetic", "probability": 0.51, "std": 60.0, "entropy": 0.69}
     calibration = (
         {"confidence": [0.55, 0.7, 0.85, 0.97], "accuracy": [0.5, 0.71, 0.83, 0.99], "rows": [20, 25, 40, 80]}
         if task == "classification"
@@ -101,7 +101,7 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
         ],
         "calibration": calibration,
         "certain": [{"row": k, **row, "values": values} for k in range(5)],
-        "uncertain": [{"row": 90 + k, **uniform_mix, "values": values} for k in range(5)],
+        "uncertain": [{"row": 90 + k, **unsure, "values": values} for k in range(5)],
         "network": network(
             rng, (len(names), *hidden, 2 if classes else 1), names, classes or ["diabetes"], keep
         ),

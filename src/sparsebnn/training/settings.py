@@ -119,10 +119,10 @@ class Settings:
     ``target_density`` is the share of weights to keep, of all layers with inclusions or of each in turn;
     while training goes on, the prior's inclusion odds are moved so that the density comes down to it. Over
     the last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or
-    those with an inclusion probability above one half) and only the posterior of what is left is trained.
+    those with an inclusion probability above one half) and only the remaining weights are trained.
 
-    ``shift`` moves every image by up to so many pixels up or down, and left or right, anew in every epoch;
-    0 comes in at the sides.
+    ``shift`` moves every image by up to so many pixels up or down, and left or right, drawn again in every
+    epoch; the border is filled with 0.
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
@@ -278,10 +278,10 @@ RECOMMENDED = Settings(learning_rates={_LOGITS: 1e-2}, temperature=0.03, warmup=
 class PhasedSettings(Settings):
     """Three parts: free training, the way down to the target density, the refit.
 
-    The first ``free_fraction`` of the epochs is a training of its own, with warm-up and schedule, and no
+    The first ``free_fraction`` of the epochs is a complete training, with warm-up and schedule, and no
     target; its posterior is the one to average over (:class:`~sparsebnn.training.BeforeRefit` keeps it).
     Then the rates begin again and the density comes down to its target, at the latest after three fifths
-    of the part; then the structure is fixed and refitted. With few weights left the KL weighs less beside
+    of the part; then the structure is fixed and refitted. With few weights left the KL weighs less than
     the data, so the refit may have a higher temperature: ``refit_temperature_factor`` times the others'.
 
     >>> settings = PhasedSettings(epochs=100, free_fraction=0.5, refit=0.2, target_density=0.02)
@@ -328,7 +328,7 @@ class PhasedSettings(Settings):
         return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
 
     def rate_factor(self, group: str, epoch: int) -> float:
-        """What a group's schedule makes of its rate in an epoch; every part begins anew."""
+        """A group's learning rate factor in an epoch; the schedule restarts in every part."""
         if epoch >= self.refit_from:
             return super().rate_factor(group, epoch)
         chosen = self.schedule_of(group)

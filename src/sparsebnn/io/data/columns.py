@@ -49,7 +49,7 @@ def columns(x: Any, owner: str, names: Sequence[str] | None = None) -> Columns:
     frame = hasattr(x, "columns")
     if frame:
         _refuse_text(x, owner)
-        # Integer columns that may be missing (pandas' Int64) have no float array without being told how.
+        # Nullable integer columns (pandas' Int64) need a dtype to become a float array.
         values = np.stack([_numbers(x.iloc[:, i], owner) for i in range(len(x.columns))], axis=1)
     else:
         raw = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
