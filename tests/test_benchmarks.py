@@ -511,4 +511,3 @@ def test_without_a_kink_single_precision_stays_near():
     assert none["apart"] < 1e-5
     assert one["step"] == 17
     assert one["smooth"] < 1e-5 < one["apart"]
-
