@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+NAMES = ["glucose", "age", "body mass", "blood pressure", "insulin", "pregnancies", "ward = north"]
+
 
 def figure(value, spread=0.02):
     return {"value": value, "low": value - spread, "high": value + spread}
@@ -23,7 +25,6 @@ def network(rng, sizes, input_names, output_names, keep):
         "input_names": list(input_names),
         "output_names": list(output_names),
         "edges": edges,
-        "shown": len(edges),
         "of": len(edges),
     }
 
@@ -31,15 +32,7 @@ def network(rng, sizes, input_names, output_names, keep):
 def example(task="classification", names=None, replicates=3, hidden=(12, 8), seed=0, keep=0.25):
     """A whole record. Names default to those of a hospital's table."""
     rng = random.Random(seed)
-    names = names or [
-        "glucose",
-        "age",
-        "body mass",
-        "blood pressure",
-        "insulin",
-        "pregnancies",
-        "ward = north",
-    ]
+    names = names or NAMES
     classes = ["healthy", "diabetic"] if task == "classification" else None
     inclusion = sorted((rng.betavariate(0.6, 0.6) for _ in names), reverse=True)
     signs = ("+", "-", "mixed", None)
