@@ -550,9 +550,7 @@ def test_a_device_that_there_is_not():
         InvalidInput, match=r"'device' of train must be 'auto', 'cpu' or 'cuda'\. Got 'gpu' instead\."
     ):
         sparsebnn.train(make_network(), DATA, device="gpu")
-    with pytest.raises(
-        InvalidInput, match=r"'device' of train .*Got 'cuda:99' instead"
-    ):
+    with pytest.raises(InvalidInput, match=r"'device' of train .*Got 'cuda:99' instead"):
         sparsebnn.train(make_network(), DATA, device=torch.device("cuda:99"))
 
 
