@@ -96,8 +96,8 @@ _SCHEMA = {
     "baselines": [{"name": _text, "metrics": _METRICS}],
     "inputs": [
         {
-            "name": _text, "inclusion": _number, "selected": lambda value: value is True, "direction": _text, "effect": _number,
-            "effect_low": _number, "effect_high": _number, "stability": _number,
+            "name": _text, "inclusion": _number, "selected": lambda value: value is True, "direction": _text,
+            "effect": _number, "effect_low": _number, "effect_high": _number, "stability": _number,
         }
     ],
     "calibration": {...: [_number]},
