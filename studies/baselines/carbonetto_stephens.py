@@ -26,9 +26,9 @@ import torch
 from sparsebnn.checks import check_choice, check_count, check_rows, invalid
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import ClassPrediction, RealPrediction, class_probs
-from sparsebnn.io.data.columns import Columns, columns, duplicated, refuse_constant
 from sparsebnn.likelihoods import Bernoulli
 from studies.baselines.coordinate_ascent import Ascent, Problem
+from studies.data.columns import Columns, columns, duplicated, refuse_constant
 
 __all__ = ["CarbonettoStephens"]
 
