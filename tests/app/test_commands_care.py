@@ -63,15 +63,6 @@ def test_words_that_training_did_not_have_are_told(coded, tmp_path):
     assert call("predict", coded, write(tmp_path / "old.csv", ["code", "b"], [["A1", ""]])).stderr == ""
 
 
-def test_semicolons_between_cells_mean_decimal_commas(tmp_path):
-    rows = [["1,5", "a,b"], ["2", "c"], ["NA", "d"]]
-    table = read_table(str(write(tmp_path / "d.csv", ["x", "word"], rows, ";")))
-    assert table.values[0][:2].tolist() == [1.5, 2.0]
-    assert table.values[1].tolist() == ["a,b", "c", "d"]
-    table = read_table(str(write(tmp_path / "d.tsv", ["x", "word"], rows, "\t")))
-    assert table.values[0].tolist() == ["1,5", "2", None]
-
-
 # -- the target ---------------------------------------------------------------------------------------
 
 
@@ -233,30 +224,6 @@ def test_an_interrupted_fit_has_its_own_words(coded, tmp_path, monkeypatch, erro
 # -- one line, no traceback ---------------------------------------------------------------------------
 
 
-def _bad_files(folder):
-    import polars
-
-    polars.DataFrame({"a": [], "y": []}).write_parquet(folder / "none.parquet")
-    np.savez(folder / "none.npz", a=np.zeros((0, 3)), y=np.zeros(0))
-    np.save(folder / "array.npy", np.zeros((20, 2)))
-    (folder / "array.npy").rename(folder / "array.npz")
-    (folder / "void.npz").write_bytes(b"")
-    np.savez(folder / "nothing.npz")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none.parquet", "no rows"),
-        ("none.npz", "no rows in 'a'"),
-        ("array.npz", "without a name"),
-        ("void.npz", "cannot be read as .npz"),
-        ("nothing.npz", "same number of rows"),
-    ],
-)
-def test_more_bad_files_give_one_line(tmp_path, name, message):
-    _bad_files(tmp_path)
-    refused(call("fit", tmp_path / name, "--target", "y", "--out", tmp_path / "r", *TINY), message)
 
 
 EDITS = {

@@ -11,6 +11,7 @@ from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
+from sparsebnn.estimators.encoding import Table
 from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 
@@ -23,9 +24,9 @@ _LEVELS = (0.5, 0.8, 0.9, 0.95)
 def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]:
     """The content of ``record.json`` except for command, commit and versions (read by report/record.py)."""
     classes = model.classes_ if problem.task == "classification" else None
-    test = problem.inputs.rows(problem.test)
+    test = problem.inputs[problem.test]
     found = _measured(model, problem, test, seed)
-    everything = model._encoder.transform(problem.inputs)
+    everything = model._encoder.transform(Table.of(problem.inputs))
     return {
         "format_version": 1,
         "task": problem.task,
@@ -97,13 +98,12 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
 
 def _row(problem: Problem, i: int, details: dict[str, Any]) -> dict[str, Any]:
     place = problem.test[i]
-    cells = [values[place] for values in problem.inputs.values]
-    values = {n: None if absent(v) else _plain(v) for n, v in zip(problem.inputs.names, cells)}
+    cells = problem.inputs.row(int(place), named=True)
+    values = {name: None if absent(value) else _plain(value) for name, value in cells.items()}
     return {"row": int(problem.rows[place]) + 1, **details, "values": values}
 
 
 def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 

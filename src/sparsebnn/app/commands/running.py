@@ -10,15 +10,14 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from sparsebnn.app import report
 from sparsebnn.app.commands import recording, writing
 from sparsebnn.app.commands.progress import Stages, stages
-from sparsebnn.app.commands.reading import DATA, read_table
+from sparsebnn.app.commands.reading import DATA, load_polars, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, invalid, printable
@@ -26,6 +25,9 @@ from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table,
 from sparsebnn.estimators.columns import Column, strange_levels
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
+
+if TYPE_CHECKING:
+    import polars
 
 __all__ = ["fit", "info", "predict"]
 
@@ -106,7 +108,7 @@ def _fitted(
     model._watchers = [] if shown is None else [shown]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes have the same text
-        model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
+        model.fit(problem.inputs[problem.training], problem.y[problem.training])
     del model._watchers
     notes = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
     for column in model._encoder.columns:
@@ -133,7 +135,7 @@ def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     columns: dict[str, Sequence[Any]] = {
         "row": (problem.rows[problem.test] + 1).tolist(),
         "truth": problem.y[problem.test].tolist(),
-        **recording.predictions(model, problem.inputs.rows(problem.test)),
+        **recording.predictions(model, problem.inputs[problem.test]),
     }
     writing.write_csv(path, columns)
 
@@ -154,8 +156,7 @@ def _loaded(given: Path) -> Any:
         names = tuple(map(str, getattr(model, "feature_names_in_", [column.name for column in columns])))
         if len(names) != len(columns):
             raise ValueError(f"{len(names)} names of {len(columns)} columns")
-        gaps = tuple(np.full(1, np.nan) for _ in names)
-        recording.predictions(model, Table(names, gaps, (False,) * len(names)))
+        recording.predictions(model, load_polars().DataFrame({name: [None] for name in names}))
         model.summary()
     except (StorageError, ImportError, OSError):
         raise
@@ -165,10 +166,10 @@ def _loaded(given: Path) -> Any:
     return model
 
 
-def _new_levels(columns: Sequence[Column], inputs: Table) -> list[str]:
+def _new_levels(columns: Sequence[Column], inputs: polars.DataFrame) -> list[str]:
     """Notes on categories that did not occur in training; point out those that differ only in case."""
     notes = []
-    for column, values in zip(columns, inputs.values):
+    for column, values in zip(columns, Table.of(inputs).values):
         found = strange_levels(column, values)
         if found:
             listed = ", ".join(repr(word) for word, _ in found.most_common(_MOST_WORDS))
@@ -182,21 +183,19 @@ def _new_levels(columns: Sequence[Column], inputs: Table) -> list[str]:
     return notes
 
 
-def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> Table:
+def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> polars.DataFrame:
     """Predict the rows of a file with a saved model; write CSV to ``out`` or standard output."""
     if out is not None:
         writing.check_file(out, force)
     loaded = _loaded(model)
-    # In a file with no other value, a category such as 001 would be read as a number.
-    words = [column.name for column in loaded._encoder.columns if column.kind == "category"]
-    table = read_table(data, words=words)
-    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.names)]
-    missing = [name for name in wanted if name not in table.names]
+    table = read_table(data)
+    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.columns)]
+    missing = [name for name in wanted if name not in table.columns]
     if missing:
         expected = "a table with all columns of training"
         got = f"no column {', '.join(map(repr, missing[:5]))}"
         raise invalid("data", "sparsebnn predict", expected, got, "Check the header line.")
-    inputs = table.of_columns([table.names.index(name) for name in wanted])
+    inputs = table.select(wanted)
     _print_notes(_new_levels(loaded._encoder.columns, inputs), quiet=False)
     columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
     if out is None:
