@@ -50,12 +50,6 @@ def test_numbers_as_scikit_learn_scales_them():
     np.testing.assert_allclose(encoded(learned(x), x), StandardScaler().fit_transform(x), rtol=1e-10)
 
 
-@pytest.mark.parametrize("unit", [1e300, 1e-300])
-def test_numbers_at_the_ends_of_the_range(unit):
-    x = unit * np.array([[1.0], [3.0]])
-    np.testing.assert_allclose(encoded(learned(x), x), [[-1.0], [1.0]], rtol=1e-10)
-
-
 def test_a_weight_of_two_is_two_rows():
     x = np.random.RandomState(1).randn(20, 3)
     one, other = learned(x, 1.0 + (np.arange(20) < 5)), learned(np.concatenate([x, x[:5]]))
@@ -358,7 +352,6 @@ def test_the_limits_by_hand():
     cut = np.minimum(x, 912.0)
     assert column.centre[0] == pytest.approx(cut.mean())
     assert column.scale[0] == pytest.approx(cut.std())
-    assert "-810 to 912" in column.note
 
 
 @pytest.mark.parametrize(
@@ -382,23 +375,13 @@ def test_ordinary_columns_are_left_as_they_are(make):
     assert column.scale[0] == pytest.approx(x.std())
 
 
-def test_a_row_of_weight_two_counts_twice_where_values_are_far_off():
-    x = np.append(np.random.RandomState(0).randn(40), 1e12)[:, None]
-    weight = 1.0 + (np.arange(41) % 3 == 0)
-    twice = np.repeat(x, weight.astype(int), axis=0)
-    one, two = learned(x, weight).columns[0], learned(twice).columns[0]
-    assert one.limits == two.limits
-    assert one.centre == pytest.approx(two.centre)
-    assert one.scale == pytest.approx(two.scale)
-
-
-def test_a_date_far_off_is_shown_as_a_date():
+def test_a_date_far_off_is_clipped():
     days = np.datetime64("2020-01-01") + np.arange(4000) % 50
     days[5] = np.datetime64("9999-12-31")
     days[6] = np.datetime64("0001-01-01")
     column = learned(pl.DataFrame({"when": days})).columns[0]
     # Of 80 rows a day, the 400th is of 5 January and the 3600th of 15 February, 41 days later.
-    assert "2018-11-21 to 2021-03-31" in column.note
+    assert [str(np.datetime64(int(day), "D")) for day in column.limits] == ["2018-11-21", "2021-03-31"]
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -485,7 +468,7 @@ def test_numbers_far_from_zero_beside_their_spread_are_scaled(shift, size):
     assert np.corrcoef(found, np.arange(200.0))[0, 1] > 0.999
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e200])
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e300])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_scale_of_very_large_and_very_small_numbers(scale, weighted):
     x = np.random.RandomState(0).randn(300)

@@ -67,19 +67,18 @@ class Column:
         return (*own, f"{self.name} missing") if self.gaps else own
 
 
-def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
-    """``(rows, inputs)`` before standardizing; NaN where the value is missing."""
+def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
+    """``(rows, inputs)`` of levels or numbers, before standardizing; NaN where the value is missing."""
     if column.kind == "category":
-        found = labels(values)
-        own = (found[:, None] == to_objects(list(column.levels))).astype(np.float64)
         missing = found == None  # noqa: E711
+        own = (found[:, None] == to_objects(list(column.levels))).astype(np.float64)
+        own[missing] = np.nan
         if column.reference is not None:
             # All zeros would be the reference level; an unknown level counts as the average.
-            own[(found != column.reference) & (own[:, 0] == 0.0)] = np.nan
-        own[missing] = np.nan
+            own[(own[:, 0] == 0.0) & (found != column.reference)] = np.nan
     else:
-        own = to_floats(values, column.kind, column.form, column.name)[:, None]
-        missing = np.isnan(own[:, 0])
+        missing = np.isnan(found)
+        own = found[:, None]
         if column.kind == "date":
             turn = 2.0 * np.pi * own / _YEAR
             own = np.concatenate([own, np.sin(turn), np.cos(turn)], axis=1)
@@ -105,7 +104,9 @@ def encode(column: Column, values: np.ndarray) -> np.ndarray:
     """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average."""
     if column.kind == "dropped":
         return np.empty((len(values), 0))
-    raw = _raw_inputs(column, values)
+    category = column.kind == "category"
+    found = labels(values) if category else to_floats(values, column.kind, column.form, column.name)
+    raw = _raw_inputs(column, found)
     scaled = (raw - np.array(column.centre)) / np.array(column.scale)
     return np.nan_to_num(scaled, copy=False, nan=0.0)
 
@@ -114,8 +115,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
     """Learn from the training rows how a column becomes inputs."""
     kind, form = ("category", "") if categorical else kind_of(values)
     if kind == "ambiguous":
-        advice = "write dates as 2024-05-31"
-        return Column(name, "dropped", f"no row tells the day from the month: {advice}")
+        return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
         return _learn_category(name, values, weight)
     known = to_floats(values, kind, form, name)
@@ -134,7 +134,7 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         ends = [_shown(value, kind) for value in (low, high, *limits)]
         notes.append("extreme values in {} rows (range {} to {}), clipped to {} to {}".format(far, *ends))
     column = Column(name, kind, ", ".join(notes), gaps=bool(gaps.any()), form=form, limits=limits)
-    return _standardized(column, values, weight)
+    return _standardized(column, known, weight)
 
 
 def _shown(value: float, kind: str) -> str:
@@ -142,8 +142,8 @@ def _shown(value: float, kind: str) -> str:
 
 
 def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
-    found = labels(values).tolist()
-    counts = Counter(level for level in found if level is not None)
+    found = labels(values)
+    counts = Counter(level for level in found.tolist() if level is not None)
     gaps = len(found) - counts.total()
     if not counts:
         return Column(name, "dropped", "always missing")
@@ -160,12 +160,12 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
         note += f", missing in {gaps / len(found):.1%} of the rows"
     kept, reference = (ordered[1:], ordered[0]) if len(ordered) == 2 else (ordered[:_LEVELS], None)
     column = Column(name, "category", note, tuple(sorted(kept)), gaps > 0, reference=reference)
-    return _standardized(column, values, weight)
+    return _standardized(column, found, weight)
 
 
-def _standardized(column: Column, values: np.ndarray, weight: np.ndarray) -> Column:
+def _standardized(column: Column, found: np.ndarray, weight: np.ndarray) -> Column:
     """The same column with the centre and scale of its inputs."""
-    raw = _raw_inputs(column, values)
+    raw = _raw_inputs(column, found)
     plain = 0 if column.kind == "category" else raw.shape[1] - int(column.gaps)
     centre, scale = [], []
     for i in range(raw.shape[1]):
