@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import ColumnWarning, Encoder, SparseBNNClassifier, SparseBNNRegressor, Table
 from sparsebnn.estimators.columns import middle_and_std
+from sparsebnn.estimators.encoding import warn_of_columns
 
 QUICK = {"random_state": 0, "epochs": 2, "replicates": 1, "hidden": (4,), "n_draws": 2}
 
@@ -503,3 +504,32 @@ def test_weights_that_sum_to_one_are_pointed_out():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SparseBNNClassifier(random_state=0, epochs=2, replicates=1).fit(x, x[:, 0] > 0, np.full(300, 0.5))
+
+
+# -- numbers that may stand for a missing value -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "share"), [(-999.0, 0.3), (9999.0, 0.05), (-9.0, 0.5)])
+def test_a_number_of_nines_far_from_the_others_is_pointed_out(word, share):
+    """It is read as the number it is: only the table's owner can know."""
+    x = np.random.RandomState(0).randn(300, 1)
+    x[: int(300 * share), 0] = word
+    encoder = Encoder.learned(Table.of(x), np.ones(300))
+    with pytest.warns(ColumnWarning, match=f"'x0': {word:g} in {share:.1%}"):
+        warn_of_columns(encoder)
+    assert encoder.columns[0].centre[0] == pytest.approx(x.mean())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 3.0, 9.0, 9.0],  # 9 may be a number like any other
+        [97.0, 98.0, 99.0, 99.0],  # the end of a scale
+        [1.0, 2.0, 3.0, 99.0],  # once
+        [0.0, 0.0, 99.0, 99.0],  # one of two levels
+        [1.0, 2.0, 150.0, 150.0],
+        [np.nan, 1.0, 2.0, 3.0],
+    ],
+)
+def test_other_numbers_are_not_pointed_out(values):
+    assert Encoder.learned(Table.of(np.array(values)[:, None]), np.ones(4)).notes == []

@@ -17,7 +17,16 @@ import numpy as np
 
 from sparsebnn.estimators.parsing import kind_of, labels, to_floats, to_objects
 
-__all__ = ["Column", "ColumnWarning", "encode", "far_limits", "learn", "middle_and_std", "strange_levels"]
+__all__ = [
+    "Column",
+    "ColumnWarning",
+    "encode",
+    "far_limits",
+    "learn",
+    "middle_and_std",
+    "sentinel",
+    "strange_levels",
+]
 
 _LEVELS = 30  # more become "all others"
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
@@ -31,7 +40,7 @@ _DIGITS = 8 * float(np.finfo(np.float64).eps)
 
 
 class ColumnWarning(UserWarning):
-    """Columns that were left out or have extreme values."""
+    """Columns that were left out, have extreme values, or a number that may mean "missing"."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class Column:
     ``kind`` is ``number``, ``date``, ``category`` or ``dropped``, which has no inputs. ``centre`` and
     ``scale`` standardize each input. With two levels there is one input, and ``reference`` is the level where
     it is 0. ``form`` is the ``strptime`` format of dates with the year last. ``limits`` clip extreme values.
-    ``constant`` marks a dropped column with a single value.
+    ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
+    mean "missing".
     """
 
     name: str
@@ -55,6 +65,7 @@ class Column:
     form: str = ""
     limits: tuple[float, ...] = ()
     constant: bool = False
+    sentinel: float | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -133,7 +144,12 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         far = int(((known[~gaps] < limits[0]) | (known[~gaps] > limits[1])).sum())
         ends = [_shown(value, kind) for value in (low, high, *limits)]
         notes.append("extreme values in {} rows (range {} to {}), clipped to {} to {}".format(far, *ends))
-    column = Column(name, kind, ", ".join(notes), gaps=bool(gaps.any()), form=form, limits=limits)
+    code = sentinel(known[~gaps]) if kind == "number" else None
+    if code is not None:
+        share = np.mean(known[~gaps] == code)
+        notes.append(f"{code:g} in {share:.1%} of the rows: if it means missing, leave those cells empty")
+    note = ", ".join(notes)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits, sentinel=code)
     return _standardized(column, known, weight)
 
 
@@ -224,3 +240,20 @@ def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
     if not 0.0 < width < _HIDDEN * std:
         return ()
     return low - _REACH * width, high + _REACH * width
+
+
+def sentinel(known: np.ndarray) -> float | None:
+    """A repeated number of nines (99, −9, −999, …) that is farther from the others than their range.
+
+    Many tables mark missing values like this. The number is kept, since only the owner of the table can know.
+
+    >>> sentinel(np.array([3.0, 5.0, -999.0, 4.0, -999.0])), sentinel(np.array([97.0, 98.0, 99.0, 99.0]))
+    (-999.0, None)
+    """
+    for end in (float(known.min()), float(known.max())):
+        others = known[known != end]
+        nines = end.is_integer() and abs(end) < 1e7 and set(str(abs(int(end)))) == {"9"}
+        repeated = len(others) > 0 and len(known) - len(others) > 1
+        if nines and end != 9.0 and repeated and np.abs(others - end).min() > np.ptp(others) > 0.0:
+            return end
+    return None

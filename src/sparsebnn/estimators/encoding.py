@@ -128,8 +128,8 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on each column that is left out or clipped."""
-        return [_sentence(column) for column in self.columns if column.kind == "dropped" or column.limits]
+        """A sentence on each column that is left out, is clipped, or has a number that may mean "missing"."""
+        return [_sentence(column) for column in self.columns if _remarkable(column)]
 
     def transform(self, table: Table) -> np.ndarray:
         """``(rows, inputs)``, float64."""
@@ -176,13 +176,17 @@ def names_apart(names: Sequence[str]) -> list[str]:
     return apart
 
 
+def _remarkable(column: Column) -> bool:
+    return column.kind == "dropped" or bool(column.limits) or column.sentinel is not None
+
+
 def _sentence(column: Column) -> str:
-    return f"Column {column.name!r}{'' if column.limits else ' is left out'}: {column.note}."
+    return f"Column {column.name!r}{' is left out' if column.kind == 'dropped' else ''}: {column.note}."
 
 
 def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
-    """Warn of columns that vary but are left out, of extreme values, and of ``more``, in one warning."""
-    named = [c for c in encoder.columns if c.limits or (c.kind == "dropped" and not c.constant)]
+    """Warn of columns that vary but are left out, of doubtful values, and of ``more``, in one warning."""
+    named = [column for column in encoder.columns if _remarkable(column) and not column.constant]
     said = [*more, *map(_sentence, named)]
     if said:
         rest = f" And {len(said) - _MOST_NAMED} more: see notes_." if len(said) > _MOST_NAMED else ""
