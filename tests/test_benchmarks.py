@@ -128,7 +128,8 @@ def test_the_page_says_what_the_files_say():
     text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
-    assert filled(text, parity.blocks(ROOT / "results" / "bench"), "parity") == text
+    found = (ROOT / "results" / "bench" / "tables.md").read_text(encoding="utf-8")
+    assert page.more(records, ROOT / "results" / "bench") == found
 
 
 def test_the_picture_is_drawn_from_the_record_alone(tmp_path):
@@ -510,8 +511,3 @@ def test_without_a_kink_single_precision_stays_near():
     assert none["apart"] < 1e-5
     assert one["step"] == 17
     assert one["smooth"] < 1e-5 < one["apart"]
-
-
-def test_the_page_has_the_kinks_of_the_file():
-    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
-    assert filled(text, kinks.block(ROOT / "results" / "bench"), "kinks") == text

@@ -207,7 +207,7 @@ class CarbonettoStephens:
             if not np.isin(seen, (0.0, 1.0)).all():
                 raise invalid("y", _OWNER, "0 or 1", f"values such as {seen[:5].tolist()}")
             if len(seen) < 2:
-                advice = "With a single class there is nothing to tell apart."
+                advice = "Check the labels."
                 raise invalid("y", _OWNER, "of both classes", f"only {seen[0]:g}", advice)
         return targets
 

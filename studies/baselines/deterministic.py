@@ -54,7 +54,7 @@ class Point(Family):
         return squares.sum() / (2.0 * self.prior_std**2)
 
     def draw(self, noise: Noise) -> Tensor:
-        """The module keeps its weights to itself; a pass only needs to know that they are there."""
+        """The module uses its own weights; a pass only needs to know that they exist."""
         return next(self.module.parameters())
 
     def median_draw(self, noise: Noise) -> Tensor:

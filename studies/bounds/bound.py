@@ -84,7 +84,7 @@ class Method:
 
     @property
     def dense(self) -> bool:
-        """Whether every weight is there, so that the Gaussian prior's evidence is the yardstick."""
+        """Whether every weight is included, so that the evidence of the Gaussian prior applies."""
         return self.family in ("gaussian", "mnf")
 
 
@@ -365,7 +365,7 @@ def _against(
 
 
 def _exactly_one(inclusion: Tensor) -> float:
-    """Probability that a single one of independent inclusions is there."""
+    """Probability that exactly one of the independent inclusions is on."""
     alone = torch.where(torch.eye(len(inclusion), dtype=torch.bool), inclusion, 1.0 - inclusion)
     return float(alone.prod(1).sum())
 

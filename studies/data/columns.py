@@ -1,4 +1,4 @@
-"""A table of inputs: numbers with the names of their columns, whatever it came as."""
+"""Numeric tables with the names of their columns, for the baselines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from sklearn.utils import check_array
 
 from sparsebnn.checks import invalid
 
@@ -20,79 +20,29 @@ class Columns(NamedTuple):
     names: tuple[str, ...]
 
 
-def _list(names: Sequence[Any], most: int = 5) -> str:
-    shown = ", ".join(repr(str(name)) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def _named(x: Any, width: int, names: Sequence[str] | None, owner: str) -> tuple[str, ...]:
-    if names is None:
-        given = getattr(x, "columns", None)
-        names = [f"x{i + 1}" for i in range(width)] if given is None else [str(name) for name in given]
-    if len(names) != width:
-        raise invalid("names", owner, f"one name per column ({width})", f"{len(names)} names")
-    if len(set(names)) != width:
-        twice = sorted({name for name in names if list(names).count(name) > 1})
-        raise invalid("names", owner, "different from each other", f"{_list(twice)} more than once")
-    return tuple(names)
-
-
 def columns(x: Any, owner: str, names: Sequence[str] | None = None) -> Columns:
-    """Inputs as float64 with names: a data frame's own, the given ones, or x1, x2, ….
+    """Inputs as float64 with names: the given ones, a data frame's, or x1, x2, ….
 
-    A data frame is anything with ``columns``; whole numbers and booleans count as numbers. Text and
-    missing values are refused, with the names of the columns that hold them.
+    scikit-learn refuses text, missing values and other shapes.
 
     >>> columns([[1.0, 2.0], [3.0, 4.0]], "fit").names
     ('x1', 'x2')
     """
-    frame = hasattr(x, "columns")
-    if frame:
-        _refuse_text(x, owner)
-        # Integer columns that may be missing (pandas' Int64) have no float array without being told how.
-        values = np.stack([_numbers(x.iloc[:, i], owner) for i in range(len(x.columns))], axis=1)
-    else:
-        raw = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-        values = _numbers(raw, owner)
-    if values.ndim != 2 or 0 in values.shape:
-        advice = "Pass one row per example and one column per input."
-        raise invalid("x", owner, "of shape (rows, inputs)", f"shape {values.shape}", advice)
-    named = _named(x, values.shape[1], names, owner)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        where = [named[i] for i in np.flatnonzero(bad.any(0))]
-        got = f"{int(bad.sum())} missing or infinite values in {_list(where)}"
-        raise invalid("x", owner, "finite", got, "Impute or drop those rows or columns first.")
+    values = check_array(x, dtype=np.float64, estimator=owner)
+    width = values.shape[1]
+    given = getattr(x, "columns", [f"x{i + 1}" for i in range(width)]) if names is None else names
+    named = tuple(map(str, given))
+    if len(named) != width or len(set(named)) != width:
+        raise invalid("names", owner, f"{width} different names, one per column", ", ".join(named))
     return Columns(values, named)
-
-
-def _refuse_text(frame: Any, owner: str) -> None:
-    text = [name for name, kind in zip(frame.columns, frame.dtypes) if not _is_number(kind)]
-    if text:
-        advice = "Encode categories as 0/1 columns, or drop them."
-        raise invalid("x", owner, "numeric", f"columns of other kinds, {_list(text)},", advice)
-
-
-def _is_number(kind: Any) -> bool:
-    # numpy's dtypes and pandas' own both say what they are by `kind`: b, i, u or f.
-    return getattr(kind, "kind", "O") in "biuf"
-
-
-def _numbers(values: Any, owner: str) -> np.ndarray:
-    if hasattr(values, "to_numpy"):
-        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    if values.dtype.kind not in "biuf":
-        advice = "Encode categories as 0/1 columns."
-        raise invalid("x", owner, "numeric", f"an array of {values.dtype}", advice)
-    return values.astype(np.float64)
 
 
 def refuse_constant(table: Columns, owner: str) -> None:
     """A constant column says nothing that the intercept does not; it is refused by name."""
-    constant = [n for n, spread in zip(table.names, np.ptp(table.values, axis=0)) if spread == 0.0]
+    constant = [name for name, spread in zip(table.names, np.ptp(table.values, axis=0)) if spread == 0.0]
     if constant:
         advice = "Drop them: the intercept already stands for a constant."
-        raise invalid("x", owner, "free of constant columns", _list(constant), advice)
+        raise invalid("x", owner, "free of constant columns", ", ".join(constant), advice)
 
 
 def duplicated(table: Columns) -> list[tuple[str, str]]:
@@ -101,16 +51,10 @@ def duplicated(table: Columns) -> list[tuple[str, str]]:
     >>> duplicated(columns([[1.0, 2.0, 1.0], [3.0, 4.0, 3.0]], "fit"))
     [('x1', 'x3')]
     """
-    first: dict[bytes, str] = {}
-    pairs = []
-    # Adding 0 makes -0 and 0 the same bytes.
-    for name, column in zip(table.names, table.values.T + 0.0):
-        key = column.tobytes()
-        if key in first:
-            pairs.append((first[key], name))
-        else:
-            first[key] = name
-    return pairs
+    # Adding 0 makes -0 and 0 equal bytes.
+    keys = [column.tobytes() for column in table.values.T + 0.0]
+    pairs = [(table.names[keys.index(key)], name) for key, name in zip(keys, table.names)]
+    return [pair for pair in pairs if pair[0] != pair[1]]
 
 
 def standardised(values: np.ndarray, which: slice = slice(None)) -> np.ndarray:

@@ -298,5 +298,5 @@ def seeds_over(seeds: Sequence[int], blocks: int) -> list[int]:
 
 
 def gone(run: Run) -> set[int]:
-    """Replicates that stopped: what is left of them is no result."""
+    """Replicates that stopped, whose values are not results."""
     return {stopped.replicate for stopped in run.stopped}

@@ -345,12 +345,8 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
     assert again.device == "cuda:1"
     assert (again.predict_proba(x) == fitted.predict_proba(x)).all()
     assert (again.predict_uncertainty(x)["entropy"] == fitted.predict_uncertainty(x)["entropy"]).all()
-    with pytest.raises(InvalidInput) as error:
+    with pytest.raises(InvalidInput, match=r"The 'device' of SparseBNNClassifier .*'cuda:1'"):
         again.fit(*two_classes(20))
-    assert str(error.value) == (
-        "The 'device' of SparseBNNClassifier must be one that is there. Got 'cuda:1' instead. "
-        "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
-    )
 
 
 # -- messages -----------------------------------------------------------------------------------------

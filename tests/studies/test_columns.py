@@ -8,12 +8,6 @@ from sparsebnn.checks import InvalidInput
 from studies.data.columns import columns, duplicated, refuse_constant, standardised
 
 
-def complaint(x, **options):
-    with pytest.raises(InvalidInput) as error:
-        columns(x, "fit", **options)
-    return str(error.value)
-
-
 def test_arrays_tensors_and_lists_give_the_same_numbers():
     rows = [[1, 2], [3, 4]]
     for x in (rows, np.array(rows), torch.tensor(rows), torch.tensor(rows, dtype=torch.float32)):
@@ -21,43 +15,30 @@ def test_arrays_tensors_and_lists_give_the_same_numbers():
         assert table.values.tolist() == [[1.0, 2.0], [3.0, 4.0]]
         assert table.values.dtype == np.float64
         assert table.names == ("x1", "x2")
-    assert columns(rows, "fit", ["a", "b"]).names == ("a", "b")
 
 
-def test_a_data_frame_keeps_its_names():
+def test_names_are_those_given_or_those_of_the_frame():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": [1.5, 2.5], "smoker": [True, False], "visits": [3, 4]})
     table = columns(frame, "fit")
     assert table.names == ("age", "smoker", "visits")
     assert table.values.tolist() == [[1.5, 1.0, 3.0], [2.5, 0.0, 4.0]]
     assert columns(frame, "fit", ["a", "b", "c"]).names == ("a", "b", "c")
+    for names in (["a"], ["a", "a", "b"]):
+        with pytest.raises(InvalidInput, match="'names'"):
+            columns(frame, "fit", names)
 
 
-def test_a_data_frame_with_text_or_holes_is_refused_by_name():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"age": [1.5, 2.5], "town": ["Bergen", "Oslo"]})
-    assert complaint(frame) == (
-        "The 'x' of fit must be numeric. Got columns of other kinds, 'town', instead. "
-        "Encode categories as 0/1 columns, or drop them."
-    )
-    category = pandas.DataFrame({"age": [1.5, 2.5], "town": pandas.Categorical(["a", "b"])})
-    assert "'town'" in complaint(category)
-    holes = pandas.DataFrame({"age": [1.5, 2.5], "visits": pandas.array([1, None], dtype="Int64")})
-    assert "Got 1 missing or infinite values in 'visits' instead." in complaint(holes)
-
-
-def test_what_is_not_a_table_is_refused():
-    assert "of shape (rows, inputs). Got shape (3,) instead." in complaint(np.ones(3))
-    assert "Got shape (0, 3) instead." in complaint(np.ones((0, 3)))
-    assert "one name per column (2). Got 1 names instead." in complaint(np.ones((2, 2)), names=["a"])
-    assert "Got 'a' more than once instead." in complaint(np.ones((2, 2)), names=["a", "a"])
-    assert "Got an array of object instead." in complaint(np.array([[1, None]], dtype=object))
+@pytest.mark.parametrize("x", [np.ones(3), np.ones((0, 3)), [[1.0, None]], [["Oslo", 1.0]], [[np.inf, 1.0]]])
+def test_what_is_not_a_table_of_numbers_is_refused(x):
+    with pytest.raises(ValueError, match=r"array|NaN|convert|infinity"):
+        columns(x, "fit")
 
 
 def test_constants_and_duplicates_are_found():
     table = columns([[1.0, 2.0, -0.0, 1.0, 0.0], [1.0, 3.0, 1.0, 1.0, 1.0]], "fit")
     assert duplicated(table) == [("x1", "x4"), ("x3", "x5")]
-    with pytest.raises(InvalidInput, match=r"free of constant columns. Got 'x1', 'x4' instead"):
+    with pytest.raises(InvalidInput, match=r"x1, x4"):
         refuse_constant(table, "fit")
 
 

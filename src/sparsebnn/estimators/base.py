@@ -24,7 +24,7 @@ from torch import Tensor
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.encoding import Encoder, Table, checked_table, is_frame, is_sparse, warn_of_columns
+from sparsebnn.estimators.encoding import Encoder, checked_table, is_frame, is_sparse, warn_of_columns
 from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
 from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
 from sparsebnn.likelihoods import Likelihood
@@ -87,9 +87,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             seed = _seed(self.random_state)
             self._encoder = Encoder.learned(table, weight)
             self.notes_ = [*self._encoder.notes, *notes]
-            # The command line passes a Table and shows the notes itself.
-            if not isinstance(X, Table):
-                warn_of_columns(self._encoder, notes)
+            warn_of_columns(self._encoder, notes)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run, effort = self._train(x, targets, weight, seed, budget)

@@ -19,7 +19,7 @@ _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """A temporary path beside ``path``, which takes its place when the block ends without an error.
+    """A temporary path next to ``path`` that replaces it when the block ends without an error.
 
     Whoever reads ``path`` finds the old file or the new one. ``sync`` waits until the content is on disk.
 

@@ -134,7 +134,7 @@ def _of_run(run: Trained, likelihood: Likelihood | None) -> tuple[nn.Module, Lik
         raise invalid("network", "save", "a run of one replicate", f"one of {len(run.seeds)}", advice)
     if likelihood is not None:
         advice = "A run has a likelihood; to save another, pass run.network."
-        raise invalid("likelihood", "save", "left out beside a run", type(likelihood).__name__, advice)
+        raise invalid("likelihood", "save", "None when a run is saved", type(likelihood).__name__, advice)
     return run.network, run.likelihood
 
 

@@ -180,7 +180,7 @@ class _Gradient(torch.autograd.Function):
 
 
 class _Network(torch.autograd.Function):
-    """The last y; what goes into and comes out of the layers follows without a gradient of its own."""
+    """The last y, followed by the inputs and outputs of the layers, which have no gradient."""
 
     @staticmethod
     def forward(folds: Sequence[Fold], slopes: Sequence[float], *tensors: Tensor) -> Any:

@@ -120,7 +120,7 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
                 expected = "free of average pools that count their padding"
                 raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
         if getattr(module, "divisor_override", None):
-            expected = "free of average pools with a divisor of their own"
+            expected = "without average pools that set divisor_override"
             raise invalid("network", "compact", expected, str(module))
         (stages[-1].after if stages else first).append(module)
     for before, stage in itertools.pairwise(stages):

@@ -82,7 +82,7 @@ def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
 
 
 def kept(network: nn.Module) -> list[str]:
-    """The names of the submodules that ``convert`` was told to keep."""
+    """The names of the submodules that ``convert`` kept because of ``keep``."""
     return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
 
 

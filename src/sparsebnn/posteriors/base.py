@@ -23,8 +23,8 @@ class Moments(NamedTuple):
     With ``scale`` (one row per example, or one for all) the weights seen by example b are multiplied by
     ``scale[b]``; then ``mean`` and ``var`` are those of the unscaled part and ``scaled_var`` is the
     part of the variance that grows with ``scale²`` (none: no part does). With ``gate`` (one probability per
-    output) all weights of an output are there or not together; ``mean`` and ``var`` are those of weights
-    that are.
+    output) all weights of an output are included or excluded together; ``mean`` and ``var`` are those of
+    included weights.
     """
 
     mean: Tensor
@@ -138,11 +138,11 @@ class Family(nn.Module):
         raise NotImplementedError
 
     def group_prob(self) -> Tensor:
-        """The same for what is there or not as a whole: independent, in a shape that broadcasts."""
+        """The same per group of weights: independent, in a shape that broadcasts."""
         return self.inclusion_prob()
 
     def posterior_mean(self) -> Tensor:
-        """Mean of each weight given that it is there (for flows: at z = 1)."""
+        """Mean of each weight given that it is included (for flows: at z = 1)."""
         raise NotImplementedError
 
     def local(self, noise: Noise, batch: int = 1) -> Moments:

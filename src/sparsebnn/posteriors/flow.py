@@ -95,7 +95,7 @@ class FlowFamily(Family):
         check_choice(group_by, ("weight", "input"), "group_by", owner)
         own = {} if group_by == "weight" else {"group_by": group_by}
         if own and self.conditional_family is not SpikeSlab:
-            advice = "Every weight of this family is there."
+            advice = "This family includes every weight."
             raise invalid("group_by", owner, "'weight'", repr(group_by), advice)
         self.conditional = self.conditional_family(self.shape, self._own(prior), initial, **own)  # type: ignore[arg-type]
         self.z0_mean = nn.Parameter(torch.empty(self.dim))

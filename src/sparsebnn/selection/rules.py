@@ -1,6 +1,6 @@
 r"""Inclusion probabilities to variables, with what error rate.
 
-Three ways to choose: the median probability model (inclusion above one half), a threshold of one's own,
+Three ways to choose: the median probability model (inclusion above one half), your own threshold,
 or the largest set whose expected share of false choices stays under a level,
 
 .. math::

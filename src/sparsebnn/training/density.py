@@ -117,7 +117,7 @@ def _exceeded_by(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fix_structure(replicates: Replicates, targets: Tensor | None) -> None:
-    """Decide which weights are there: those of the target density, or those more likely there than not."""
+    """Decide which weights stay: those of the target density, or those with inclusion above one half."""
     logits = replicates.inclusion_logits()
     if targets is None:
         keep = {name: p > 0 for name, p in logits.items()}

@@ -40,7 +40,7 @@ def device_of(given: Any, owner: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not is_available(device):
         advice = "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
-        raise invalid("device", owner, "one that is there", repr(str(given)), advice)
+        raise invalid("device", owner, "an available device", repr(str(given)), advice)
     return device
 
 

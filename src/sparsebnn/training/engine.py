@@ -312,7 +312,7 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
 def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
 
-    Apart from :func:`adam`, or the compiler would raise the powers anew for every weight.
+    Separate from :func:`adam`, or the compiler would compute the powers again for every weight.
     """
     # In single precision 1 - 0.999^t would lose half its digits.
     first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)

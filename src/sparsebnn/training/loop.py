@@ -1,4 +1,4 @@
-"""``train``: check what is given, stack the replicates, run. What a step is, the engine knows."""
+"""``train``: check the arguments, stack the replicates, run the trainer (the engine defines a step)."""
 
 from __future__ import annotations
 

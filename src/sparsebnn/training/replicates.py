@@ -228,7 +228,7 @@ class Replicates:
         return kept / total
 
     def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
-        """Replicate k as an ordinary objective (network and likelihood) of its own.
+        """Replicate k as a separate, ordinary objective (network and likelihood).
 
         ``stacked`` holds parameters and varied buffers of an earlier moment, in the place of those of now.
         """

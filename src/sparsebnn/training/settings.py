@@ -132,8 +132,8 @@ class Settings:
     The learning rate starts again in each phase, and the warm-up is a share of the first. The posterior at
     the end of the first phase is the one to average over; :class:`~sparsebnn.training.BeforeRefit` keeps it.
 
-    ``shift`` moves every image by up to so many pixels up or down, and left or right, anew in every epoch;
-    0 comes in at the sides.
+    ``shift`` moves every image by up to so many pixels up or down, and left or right, drawn again in every
+    epoch; the border is filled with 0.
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1

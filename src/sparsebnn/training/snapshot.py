@@ -30,7 +30,7 @@ _MISSED = (
 class BeforeRefit(Callback):
     """Keeps the posterior as it is when the structure is about to be fixed (``Settings(refit=…)``).
 
-    With a fixed structure nothing is left to average over but the weights that are there. So a training
+    With a fixed structure only the remaining weights can be averaged over. So a training
     with a refit has two results: the posterior before it, to average over, and the one after it, whose
     median probability model has had time to do without the rest. This callback keeps the first (in
     ``path`` too, for a run that is interrupted and resumed); the run has the second. With
