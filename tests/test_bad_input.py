@@ -16,7 +16,7 @@ from sparsebnn.nn.networks import initialize
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.selection.rules import agreement, expected_fdr, input_inclusion, select
-from sparsebnn.training import Cosine, PhasedSettings, Steps
+from sparsebnn.training import Cosine, Steps
 
 ONCE = Settings(epochs=1)
 X = np.random.RandomState(0).standard_normal((20, 4)).astype(np.float32)
@@ -126,7 +126,7 @@ def test_seeds_at_the_limits():
         ("temperature", lambda bad: Settings(temperature=bad)),
         (
             "refit_temperature_factor",
-            lambda bad: PhasedSettings(target_density=0.1, refit=0.2, refit_temperature_factor=bad),
+            lambda bad: Settings(refit=0.2, refit_temperature_factor=bad),
         ),
         ("factor_each", lambda bad: Steps((1,), bad)),
         ("milestones", lambda bad: Steps((bad,))),

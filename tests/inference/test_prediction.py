@@ -39,7 +39,7 @@ def network(family="spike_slab", **layer):
     )
     layer = {"family": family, "family_options": FAMILIES[family], "initial": start, **layer}
     made = sparsebnn.mlp([4, 6, 3], dtype=torch.float64, **layer)
-    sparsebnn.initialize(made, 3)
+    sparsebnn.nn.initialize(made, 3)
     return made.eval()
 
 
@@ -228,9 +228,9 @@ def test_draws_at_a_time_are_as_alone(family, model, draws):
     x = X
     if family == "conv":
         made = nn.Sequential(
-            sparsebnn.Conv2d(1, 2, 2, family="flow", family_options={"hidden": (5, 4)}), nn.Flatten()
+            sparsebnn.nn.Conv2d(1, 2, 2, family="flow", family_options={"hidden": (5, 4)}), nn.Flatten()
         ).to(torch.float64)
-        sparsebnn.initialize(made, 3)
+        sparsebnn.nn.initialize(made, 3)
         x = X.reshape(11, 1, 2, 2)
     elif family == "flow per example":
         made = network("flow", family_options={"hidden": (5, 4), "z_per": "example"})
@@ -366,7 +366,7 @@ def replicates(family="spike_slab", count=3, **layer):
     """Networks of one shape with different parameters."""
     made = [network(family, **layer) for _ in range(count)]
     for seed, each in enumerate(made):
-        sparsebnn.initialize(each, seed)
+        sparsebnn.nn.initialize(each, seed)
     return made
 
 
@@ -440,8 +440,8 @@ def test_one_by_one_is_what_one_program_gives(monkeypatch, draws, batch_size):
     together = both()
     whole = sampling._Plan.__init__
 
-    def slowly(plan, *given):
-        whole(plan, *given)
+    def slowly(plan, *given, **options):
+        whole(plan, *given, **options)
         plan.one_by_one = True
 
     monkeypatch.setattr(sampling._Plan, "__init__", slowly)

@@ -31,7 +31,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete", "flow", "mnf"])
 def test_a_network_comes_back_with_its_predictions(family, path):
-    prior = sparsebnn.SpikeSlabPrior(0.3) if family == "spike_slab" else None
+    prior = sparsebnn.posteriors.SpikeSlabPrior(0.3) if family == "spike_slab" else None
     ours, other = (sparsebnn.mlp([4, 6, 3], family=family, prior=p) for p in (prior, None))
     expected = sparsebnn.predict(ours, X, Categorical(3), n_draws=7).probs
     assert not torch.equal(sparsebnn.predict(other, X, Categorical(3), n_draws=7).probs, expected)

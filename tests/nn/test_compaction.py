@@ -41,10 +41,10 @@ def reference(network, x):
 def images(channels=2, padding=0, activation=nn.ReLU, **layer):
     layer = {"dtype": torch.float64, **layer}
     return nn.Sequential(
-        sparsebnn.Conv2d(channels, 6, 3, padding=padding, **layer),
+        sparsebnn.nn.Conv2d(channels, 6, 3, padding=padding, **layer),
         activation(),
         nn.AvgPool2d(2),
-        sparsebnn.Conv2d(6, 5, 2, padding=padding, **layer),
+        sparsebnn.nn.Conv2d(6, 5, 2, padding=padding, **layer),
         activation(),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -170,4 +170,4 @@ def test_dense_layers_on_several_axes():
 
 def pooled(outputs, **options):
     pool = nn.AvgPool2d(2, **options)
-    return nn.Sequential(sparsebnn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(outputs, 2))
+    return nn.Sequential(sparsebnn.nn.Conv2d(1, 2, 3), pool, nn.Flatten(), sparsebnn.Linear(outputs, 2))

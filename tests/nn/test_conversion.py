@@ -254,7 +254,7 @@ def test_networks_of_several_threads_are_those_of_their_seeds():
 
     def start(seed: int) -> torch.Tensor:
         network = copy.deepcopy(template)
-        sparsebnn.initialize(network, seed)
+        sparsebnn.nn.initialize(network, seed)
         return torch.cat([p.detach().flatten() for p in network.parameters()])
 
     alone = [start(seed) for seed in range(20)]

@@ -19,8 +19,8 @@ from sparsebnn.posteriors.priors import SpikeSlabPrior
 CASES = {
     "dense input": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "input", (1, 4), (4,)),
     "dense output": (lambda **kw: sparsebnn.Linear(4, 3, **kw), "output", (3, 1), (4,)),
-    "filter": (lambda **kw: sparsebnn.Conv2d(2, 3, 2, padding=1, **kw), "output", (3, 1, 1, 1), (2, 4, 3)),
-    "filter 1d": (lambda **kw: sparsebnn.Conv1d(2, 3, 2, **kw), "output", (3, 1, 1), (2, 5)),
+    "filter": (lambda **kw: sparsebnn.nn.Conv2d(2, 3, 2, padding=1, **kw), "output", (3, 1, 1, 1), (2, 4, 3)),
+    "filter 1d": (lambda **kw: sparsebnn.nn.Conv1d(2, 3, 2, **kw), "output", (3, 1, 1), (2, 5)),
 }
 
 
@@ -176,7 +176,7 @@ def test_layers_of_different_groups_count_by_their_weights():
 
 def test_messages():
     for kind, size, options, named in (
-        (sparsebnn.Conv2d, (1, 2, 3), {}, "'group_by' of the 'spike_slab' family"),
+        (sparsebnn.nn.Conv2d, (1, 2, 3), {}, "'group_by' of the 'spike_slab' family"),
         (sparsebnn.Linear, (2, 3), {"prior": SpikeSlabPrior([[0.1]] * 3)}, "'inclusion_prob' of SpikeSlab"),
         (sparsebnn.Linear, (2, 3), {"family": "concrete", "prior": HierarchicalPrior()}, "'group_by' of the"),
     ):

@@ -72,7 +72,7 @@ def test_wide_layers_of_shared_inclusions(share):
 
 def test_filters_that_share_are_there_as_a_whole():
     network = torch.nn.Sequential(
-        sparsebnn.Conv2d(1, 1, 2, stride=2, family_options={"group_by": "output"}), torch.nn.Flatten()
+        sparsebnn.nn.Conv2d(1, 1, 2, stride=2, family_options={"group_by": "output"}), torch.nn.Flatten()
     ).double()
     with torch.no_grad():
         network[0].weights.inclusion_logit.fill_(0.3)
@@ -117,7 +117,7 @@ def test_flow_families_count_like_mean_field():
 def small_convolution():
     torch.manual_seed(1)
     network = nn.Sequential(
-        sparsebnn.Conv2d(1, 1, 2, stride=2),
+        sparsebnn.nn.Conv2d(1, 1, 2, stride=2),
         nn.ReLU(),
         nn.MaxPool2d((1, 2)),
         nn.Flatten(),

@@ -109,7 +109,7 @@ def test_names_of_frames_and_baselines_are_kept():
     estimator = SparseBNNClassifier(epochs=2, replicates=1, hidden=(4,)).fit(frame, y)
     assert select(estimator).names == ("age", "dose")
     # A tempered fit's inclusions are pushed towards 0 and 1: they give no error rate.
-    assert estimator.plan_.temperature < 1.0
+    assert estimator.plan_.settings.temperature < 1.0
     with pytest.raises(InvalidInput, match="for an estimator fitted at temperature"):
         select(estimator, rule="fdr", level=0.1)
     estimator.set_params(temperature=1.0).fit(frame.to_numpy(), y)
@@ -151,7 +151,7 @@ def test_wilson_interval_is_scipys(k, n):
 def test_networks_of_images_agree_where_their_shape_is_given():
     """Every pixel of the one, none of the other."""
     every, none = (
-        torch.nn.Sequential(sparsebnn.Conv2d(1, 1, 2), torch.nn.Flatten(), sparsebnn.Linear(2, 1))
+        torch.nn.Sequential(sparsebnn.nn.Conv2d(1, 1, 2), torch.nn.Flatten(), sparsebnn.Linear(2, 1))
         for _ in "ab"
     )
     with torch.no_grad():

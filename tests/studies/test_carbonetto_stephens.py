@@ -10,10 +10,10 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from sparsebnn.io.data.columns import standardised
 from studies.baselines import CarbonettoStephens
 from studies.baselines.coordinate_ascent import Ascent, Problem
 from studies.bounds.exact_regression import Regression, exact_posterior, spike_slab_optimum
+from studies.data.columns import standardised
 from studies.data.logistic import simulate_logistic
 
 

@@ -11,7 +11,7 @@ import torch
 
 import sparsebnn
 from sparsebnn.init import Initial
-from sparsebnn.io.data.columns import standardised
+from studies.data.columns import standardised
 from studies.data.logistic import simulate_logistic
 from studies.selection import fdr as selection_fdr
 from studies.selection import power as selection_power

@@ -50,7 +50,7 @@ def make_network(kind: str = "mlp", family: str = "spike_slab", dtype: torch.dty
         return sparsebnn.mlp([*EXAMPLES[kind], 6, CLASSES], dtype=dtype, **layer)
     if kind == "conv":
         return nn.Sequential(
-            sparsebnn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),
+            sparsebnn.nn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),
             nn.ReLU(),
             nn.AvgPool2d(2),
             nn.Flatten(),

@@ -221,8 +221,8 @@ OTHERS = {
     "weight": {"data": (X, Y, torch.full((23,), 2.0))},
     "varied rates": {"per_replicate": {**VARIED, "temperature": [1.0, 0.1]}},
     "varied buffers": {"per_replicate": {**VARIED, "prior.inclusion_prob": [0.1, 0.9]}},
-    "prior": {"network": make_network(family="flow", prior=sparsebnn.SpikeSlabPrior(0.5, std=3.0))},
-    "kind of prior": {"network": make_network(family="flow", prior=sparsebnn.EmpiricalPrior())},
+    "prior": {"network": make_network(family="flow", prior=SpikeSlabPrior(0.5, std=3.0))},
+    "kind of prior": {"network": make_network(family="flow", prior=EmpiricalPrior())},
     "family's options": {
         "network": make_network(family="flow", family_options={"hidden": (5, 4), "auxiliary": "drawn"})
     },

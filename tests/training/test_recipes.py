@@ -16,7 +16,6 @@ from sparsebnn.init import He, Uniform
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
-from sparsebnn.training import PhasedSettings
 from studies.tables.cells import Job, finished_seeds
 from studies.tables.paper import METHODS, cell
 
@@ -78,7 +77,7 @@ def test_settings_are_overridden_and_used():
     same = {"learning_rates": {"inclusion_logit": 1e-2}, "warmup": 0.5}
     assert recipe(epochs=3, temperature=0.5).settings == Settings(epochs=3, temperature=0.5, **same)
     made = recipe(epochs=20, target_density=0.1)
-    assert made.settings == PhasedSettings(
+    assert made.settings == Settings(
         epochs=20,
         temperature=0.03,
         target_density=0.1,

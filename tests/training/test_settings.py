@@ -108,3 +108,18 @@ def test_cosine():
 def test_steps_by_name_falls_to_a_tenth_halfway(epochs, at):
     """With one epoch there is no first half, but there should be a rate."""
     assert factors(schedule("steps"), epochs) == [1.0 if e < at else 0.1 for e in range(epochs)]
+
+
+def test_the_record_of_a_training_without_phases_names_none():
+    """Checkpoints and result files from before phases were fields must agree with these settings."""
+    phases = {"free_fraction", "refit_temperature_factor"}
+    assert not phases & Settings(refit=0.2, target_density=0.1).named().keys()
+    assert phases <= Settings(refit=0.2, target_density=0.1, free_fraction=0.5).named().keys()
+    assert phases & Settings(refit=0.2, refit_temperature_factor=2.0).named().keys() == {
+        "refit_temperature_factor"
+    }
+
+
+def test_a_hotter_refit_needs_no_phases():
+    settings = Settings(epochs=10, refit=0.2, temperature=0.5, refit_temperature_factor=3.0)
+    assert [settings.beta(epoch) for epoch in (0, 7, 8, 9)] == [0.5, 0.5, 1.5, 1.5]

@@ -15,7 +15,6 @@ from sparsebnn.training import (
     CheckpointError,
     Cosine,
     CutAtRefit,
-    PhasedSettings,
     Settings,
     checkpoint,
 )
@@ -134,12 +133,12 @@ def test_a_late_cut_keeps_the_likeliest_weights():
         assert torch.equal(logits[2] > 0, wanted)
 
 
-PHASED = PhasedSettings(
+PHASED = Settings(
     epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free_fraction=0.3, refit=0.2, target_density=0.3
 )
 
 
-def test_the_first_part_is_a_training_of_its_own():
+def test_the_first_phase_is_a_training_of_its_own():
     """Three epochs of ten: the same numbers as three epochs with ordinary settings and no target."""
     kept = BeforeRefit()
     run = fit(make_network(), make_data(), PHASED, replicates=2, callbacks=[kept])
@@ -154,7 +153,7 @@ def test_the_first_part_is_a_training_of_its_own():
     assert min(before) > max(after)
 
 
-def test_every_part_has_a_schedule_of_its_own():
+def test_every_phase_has_a_schedule_of_its_own():
     rates = [PHASED.rate_factor("", epoch) for epoch in range(10)]
     assert rates[:3] == [Cosine().factor(e, 3) for e in range(3)]
     assert rates[3:8] == [Cosine().factor(e, 5) for e in range(5)]
@@ -171,7 +170,7 @@ def test_phases_and_cuts_must_fit():
         ("free_fraction", 0.8),
         ("target_density", None),
     ):
-        with pytest.raises(InvalidInput, match=f"'{name}' of PhasedSettings"):
+        with pytest.raises(InvalidInput, match=f"'{name}' of Settings"):
             dataclasses.replace(PHASED, **{name: value})
     with pytest.raises(InvalidInput, match="'density' of CutAtRefit"):
         CutAtRefit(1.5)

@@ -213,6 +213,6 @@ def test_positions_share_weights_if_asked(sampling, wanted):
 def test_a_pass_that_cannot_know_refuses():
     """collect_kl cannot run the module again; it says what does."""
     network = Square("spike_slab")
-    with pytest.raises(RuntimeError, match="forward_with_kl"), sparsebnn.collect_kl():
+    with pytest.raises(RuntimeError, match="forward_with_kl"), sparsebnn.nn.collect_kl():
         network(torch.ones(1, 1, dtype=torch.float64))
     Square("spike_slab", sampling="weights")(torch.ones(1, 1, dtype=torch.float64))
