@@ -14,6 +14,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
+from sparsebnn.posteriors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.training import Callback, CheckpointError
 from sparsebnn.training.trainer import _digest
 from training.runs import (
