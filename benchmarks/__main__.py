@@ -109,7 +109,7 @@ def _timing(row: dict[str, Any]) -> str:
 
 
 class Recorder:
-    """The result file, written anew after every row: a run that is killed keeps what it had."""
+    """The result file, rewritten after every row: a run that is killed keeps what it had."""
 
     def __init__(self, given: argparse.Namespace, argv: Sequence[str], tasks: Sequence[Task]) -> None:
         cuda = given.device == "cuda"
@@ -119,7 +119,7 @@ class Recorder:
             "experiment": "bench",
             "provenance": {
                 "command": _command(argv),
-                # A machine without git is told.
+                # Without git, the commit is passed in.
                 "commit": commit() or os.environ.get("SPARSEBNN_COMMIT"),
                 "versions": _versions(),
                 "seeds": list(range(max(given.replicates))),
@@ -211,7 +211,7 @@ def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder
     """Time every task, then the gradients' variance."""
     names = ("device", "jobs", "held", "turns", "seconds", "threads", "patience", "longest")
     conditions = Conditions(**{name: getattr(given, name) for name in names}, lock=given.gpu_lock)
-    # A prediction takes as much of the device's memory as is free, so few may wait beside it.
+    # A prediction takes as much of the device's memory as is free, so few may wait at the same time.
     few = replace(conditions, jobs=min(conditions.jobs, _FEW), held=min(conditions.held, _FEW))
     steps = [task for task in tasks if task.code != "predict"]
     predictions = [task for task in tasks if task.code == "predict"]

@@ -67,7 +67,7 @@ def fit(task: str, rows: int) -> dict[str, Any]:
 
 
 def _fresh(task: str, rows: int) -> dict[str, Any]:
-    """:func:`fit` in a process of its own."""
+    """:func:`fit` in a separate process."""
     command = [sys.executable, "-m", "benchmarks.estimators", "--only", task, "--rows", str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -3,7 +3,7 @@ r"""How noisy a gradient is: local reparametrization against drawn weights.
 .. math:: \sum_j \operatorname{Var}\big[\partial_{\mu_j}\, \textstyle\sum_{i \in B} \mathrm{nll}_i\big]
 
 over the noise alone: one batch, one set of parameters, fresh draws. The parameters are the weight means
-of all layers. With the local reparametrization every example has noise of its own, so the errors of a
+of all layers. With the local reparametrization every example has its own noise, so the errors of a
 batch's examples partly cancel; drawn weights are shared by the batch, and so are their errors.
 """
 

@@ -3,7 +3,7 @@
 A replicate of :mod:`benchmarks.parity` alone, eagerly on the CPU, in both precisions from the same start and
 with the same noise: the first step at which the input of a ReLU is above 0 in one run and not in the other,
 the two inputs and the median size of that layer's, how many ReLUs of a batch differ in the last step, and how
-far apart the parameters end; beside it the same with a smooth activation.
+far apart the parameters end, also with a smooth activation.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""Result files to the picture and to docs/studies/performance.md; nothing is measured here.
+"""Result files to the picture, to docs/studies/performance.md and to results/bench/tables.md.
 
-The page's parts ``cuda``, ``cpu``, ``parity`` and ``kinks`` (see :func:`studies.runner.filled`) are
-written by this module from the result files of that name; everything else on it is written by hand.
+Nothing is measured here. The page's parts ``cuda`` and ``cpu`` (see :func:`studies.runner.filled`) are
+written from the result files of that name; everything else on it is written by hand.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import kinks, parity
-from benchmarks.tables import Record, scaling_curves, tables
+from benchmarks.tables import Record, Table, scaling_curves, tables
+from sparsebnn.io.files import atomic_write
 from studies.runner import fill_page
 from studies.style import COLOURS
 
-__all__ = ["KINDS", "block", "draw", "pictured", "read", "refresh"]
+__all__ = ["KINDS", "block", "draw", "more", "pictured", "read", "refresh"]
 
 KINDS = ("cuda", "cpu")
 _LABELS = {
@@ -42,31 +42,43 @@ def pictured(records: Mapping[str, Record]) -> str | None:
 
 
 def block(records: Mapping[str, Record], kind: str) -> str:
-    """What stands in the part of a kind."""
+    """The generated part of the page for one kind of device."""
     if kind not in records:
         return f"Not measured yet: `python -m benchmarks --device {kind} --scaling`."
     record = records[kind]
     made = [_made(record["provenance"])]
     made += [f"{one['rows']} of the timings earlier: {_made(one)}" for one in record.get("earlier", [])]
-    parts = [*made, *(table.markdown() for table in tables(record))]
+    parts = [*made, *(table.markdown() for table in tables(record) if not _is_detail(table))]
     if pictured(records) == kind:
         parts.append("![Milliseconds per step over replicates, width and depth](../images/scaling.png)")
     return "\n\n".join(parts)
 
 
 def read(folder: Path) -> dict[str, Record]:
-    """The result files there are, by kind."""
+    """The existing result files, by kind."""
     paths = {kind: folder / f"bench-{kind}.json" for kind in KINDS}
     return {kind: json.loads(p.read_text(encoding="utf-8")) for kind, p in paths.items() if p.exists()}
 
 
+def more(records: Mapping[str, Record], folder: Path) -> str:
+    """Tables that the page only refers to: memory, scaling, parity and kinks."""
+    parts = []
+    for kind, record in records.items():
+        found = [table.markdown() for table in tables(record) if _is_detail(table)]
+        parts += [f"## {kind}", *found] if found else []
+    numerics = [part.strip() for part in (parity.blocks(folder), kinks.block(folder)) if part]
+    return "\n\n".join([*parts, *(["## Does it compute the same?", *numerics] if numerics else [])]) + "\n"
+
+
+def _is_detail(table: Table) -> bool:
+    return table.title.startswith(("Peak memory", "LBBNN-LRT,"))
+
+
 def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:
-    """Write the parts of a page anew."""
+    """Update the generated parts of the page, and ``tables.md`` in ``folder``."""
     for kind in KINDS:
         fill_page(page, block(records, kind), kind)
-    for part, found in (("parity", parity.blocks(folder)), ("kinks", kinks.block(folder))):
-        if found:
-            fill_page(page, found, part)
+    (folder / "tables.md").write_text(more(records, folder), encoding="utf-8")
 
 
 def _curves(record: Record) -> dict[str, list[tuple[float, float, int]]]:
@@ -96,10 +108,8 @@ def draw(record: Record, path: Path) -> None:
         axis.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("milliseconds")
     figure.suptitle(f"LBBNN-LRT, fully connected, batch 100, {record['provenance']['device']}", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.partial.png")
-    figure.savefig(partial, dpi=100)
-    os.replace(partial, path)
+    with atomic_write(path) as partial:
+        figure.savefig(partial, dpi=100, format="png")
 
 
 def _logarithmic(axis: Any, places: tuple[float, ...]) -> None:

@@ -9,7 +9,7 @@ too, and all of them in double precision as well, where rounding is out of the w
 precision too; three replicates). How much of a difference is single precision's own is seen on the CPU: same
 start, same noise, eagerly, in both precisions; and there, in single precision, from two starts whose numbers
 are moved up or down to the next one. With CUDA, runs on the CPU are of the first three replicates, and the
-losses with TF32 are set beside those without.
+losses with TF32 are compared with those without.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def compared(case: str, device: str) -> dict[str, Any]:
     if device != "cpu":
         row |= {"fast – CPU": apart(fast, home), "eager – CPU": apart(eager, home)}
         tf32 = trained("compiled", tf32=True)
-        # The NLL too: beside the KL of these networks it hardly counts in the loss.
+        # The NLL, too: compared with the KL of these networks it hardly counts in the loss.
         for part in ("loss", "nll"):
             curves = [torch.tensor([getattr(epoch, part) for epoch in run.history]) for run in (fast, tf32)]
             row[f"{part} with TF32, relative"] = float(((curves[1] - curves[0]) / curves[0]).abs().max())
@@ -231,7 +231,7 @@ _CURVES = ("loss with TF32, relative", "nll with TF32, relative")
 
 
 def record_of(experiment: str, device: str) -> dict[str, Any]:
-    """A result file before its rows: the code that runs is the code that is there at the start."""
+    """A result file before its rows: the commit is taken at the start."""
     commit, source = commit_and_source()
     made = {"experiment": experiment, "commit": commit, "commit_source": source, "versions": versions()}
     return {**made, "device": device_name(torch.device(device)), "rows": []}

@@ -1,4 +1,4 @@
-"""Timings in processes of their own: many compile at once, then one is timed at a time.
+"""Timings in separate processes: many compile at once, then one is timed at a time.
 
 Compiling is the processor's work and takes a minute or two; a timing takes seconds and wants the machine
 to itself. So the tasks of a wave all get ready first, ``jobs`` of them at a time; one that is ready waits
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.subjects import Subject, Task, prepare
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 from sparsebnn.training.devices import matmul_precision
 
 __all__ = ["Conditions", "run", "step_times"]
@@ -148,7 +148,7 @@ def _alone(scope: contextlib.ExitStack, conditions: Conditions) -> None:
 
 
 def _work(task: Task, conditions: Conditions, line: connection.Connection) -> None:
-    """One task in a process of its own: get ready, be timed whenever the word comes, give the row."""
+    """One task in a separate process: prepare, wait for the signal, measure, return the row."""
     try:
         torch.set_num_threads(conditions.threads)
         if conditions.jobs > 1:

@@ -168,7 +168,7 @@ def _published(rows: Rows, replicates: Sequence[int]) -> Table:
         *(f"ms each|K = {k}" for k in replicates),
         *(f"faster|K = {k}" for k in replicates),
     ]
-    title = "Milliseconds per step and replicate, beside the paper's published code on an H200"
+    title = "Milliseconds per step and replicate, compared with the paper's published code on an H200"
     return Table(title, ("network", "method", *heads), tuple(lines))
 
 

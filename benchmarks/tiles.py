@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 from sparsebnn.kernels.convolution import Shape, _shape, _splits
 
 _GEOMETRY = ([1, 1], [0, 0], [1, 1])

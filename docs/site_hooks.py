@@ -65,7 +65,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def documented_as(module: str, name: str) -> str | None:
     """The path under which the reference documents a name of ``module.__all__``; None for a module.
 
-    Names of ``sparsebnn`` itself are on its page, but for the estimators, which it loads on demand.
+    Names of ``sparsebnn`` itself are on its page, but for the estimators, which it loads on demand. Names
+    that a subpackage offers are documented there, not again under its modules.
 
     >>> documented_as("sparsebnn.training", "train"), documented_as("sparsebnn", "metrics")
     ('sparsebnn.train', None)
@@ -76,8 +77,11 @@ def documented_as(module: str, name: str) -> str | None:
         return None
     if getattr(value, "__module__", "").startswith("sparsebnn.estimators"):
         return f"sparsebnn.estimators.{name}"
-    at_top = name in top.__all__ and getattr(top, name) is value
-    return f"{'sparsebnn' if at_top else module}.{name}"
+    package = importlib.import_module(module.rpartition(".")[0] or module)
+    for place in (top, package):
+        if name in getattr(place, "__all__", ()) and getattr(place, name) is value:
+            return f"{place.__name__}.{name}"
+    return f"{module}.{name}"
 
 
 def directives(module: str) -> str:
@@ -89,7 +93,7 @@ def directives(module: str) -> str:
             continue
         if place.rpartition(".")[0] == module:
             blocks.append(f"::: {place}")
-        else:
+        elif place.count(".") == 1 or ".estimators." in place:
             page = "estimators" if ".estimators." in place else "index"
             links.append(f"[`{place}`]({page}.md#{place})")
     if links:

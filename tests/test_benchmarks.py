@@ -13,13 +13,10 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import gradients, kinks, page, parity, plan, pool, tables
 from benchmarks.peers import PEERS, installed, peer
-from benchmarks.reference import deterministic, reference, step_of
+from benchmarks.reference import deterministic, step_of
 from benchmarks.subjects import Task
-from sparsebnn import mlp
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 from sparsebnn.nn import layers
-from sparsebnn.nn.passes import LocalPass
-from sparsebnn.random.noise import RandomNoise
 from studies.runner import filled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,41 +64,33 @@ def _table(title):
     return next(table for table in tables.tables(RECORD) if table.title.startswith(title))
 
 
-def test_the_table_of_steps():
-    """Ratios are per replicate: 0.4 ms for ten is 0.08 of a plain step, 200 times faster than 8 ms."""
-    lrt, flow = _table("A training step").lines
-    assert lrt[2:] == ("0.200", "0.400", "0.40×", "0.08×", "40.0×", "200×")
-    assert set(flow[2:]) == {"·"}
+LINES = {
+    # Ratios are per replicate: 0.4 ms for ten is 0.08 of a plain step, 200 times faster than 8 ms.
+    "A training step": (0, ("0.200", "0.400", "0.40×", "0.08×", "40.0×", "200×")),
+    # Epochs are 600 steps.
+    "Seconds per epoch": (0, ("4", "0.120", "0.240")),
+    "Milliseconds per step and": (0, ("8.56", "0.200", "0.040", "42.8×", "214×")),
+    "What it is": (-1, ("2.00", "4.00×", "10.0×")),
+    "Prediction": (0, ("10,000", "10", "2.00", "50,000", "·", "·")),
+    "Variance": (0, ("10 ± 1", "50 ± 5", "5.0 ± 0.7")),
+}
 
 
-def test_epochs_are_600_steps():
-    assert _table("Seconds per epoch").lines[0] == ("fully connected", "LBBNN-LRT", "4", "0.120", "0.240")
+@pytest.mark.parametrize("title", LINES)
+def test_tables_show_the_rows(title):
+    place, wanted = LINES[title]
+    assert _table(title).lines[place][2:] == wanted
 
 
-def test_beside_the_published_code():
-    assert _table("Milliseconds per step and").lines[0][2:] == ("8.56", "0.200", "0.040", "42.8×", "214×")
-
-
-def test_peers_and_predictions():
-    assert _table("What it is").lines[-1] == ("fully connected", "torchbnn", "2.00", "4.00×", "10.0×")
-    assert _table("Prediction").lines[0][2:] == ("10,000", "10", "2.00", "50,000", "·", "·")
-    assert _table("Variance").lines[0][2:] == ("10 ± 1", "50 ± 5", "5.0 ± 0.7")
-
-
-def test_scaling_curves_are_told_apart():
+def test_what_failed_and_how_it_scales():
+    assert tables.failures(RECORD) == ["ours fc flow 1: it broke"]
+    assert set(_table("A training step").lines[1][2:]) == {"·"}
     curves = tables.scaling_curves(RECORD)
     assert curves["replicates"] == [(1, 0.2, 1), (10, 0.4, 10)]
     assert curves["width"] == [(1.0, 0.4, 10), (2.0, 1.5, 10)]
     assert curves["depth"] == [(1, 0.3, 10), (2, 0.6, 10)]
-
-
-def test_the_cost_of_replicates_beside_linear_cost():
-    """0.4 ms for ten where one takes 0.2: a fifth of ten times as much."""
+    # 0.4 ms for ten where one takes 0.2: a fifth of ten times as much.
     assert _table("LBBNN-LRT, fully connected").lines[-1] == ("10", "0.20", "0.400", "40.0")
-
-
-def test_failures_are_listed_and_text_has_every_cell():
-    assert tables.failures(RECORD) == ["ours fc flow 1: it broke"]
     for table in tables.tables(RECORD):
         text, marked = table.text(), table.markdown()
         assert all(cell in text and cell in marked for line in table.lines for cell in line)
@@ -124,23 +113,13 @@ def test_a_page_is_refreshed_between_its_marks(tmp_path):
 
 
 def test_the_page_says_what_the_files_say():
-    records = page.read(ROOT / "results" / "bench")
+    results = ROOT / "results" / "bench"
+    records = page.read(results)
     text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
     for kind in page.KINDS:
         assert filled(text, page.block(records, kind), kind) == text
-    assert filled(text, parity.blocks(ROOT / "results" / "bench"), "parity") == text
-
-
-def test_the_picture_is_drawn_from_the_record_alone(tmp_path):
-    pytest.importorskip("matplotlib")
-    page.draw(RECORD, tmp_path / "scaling.png")
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert page.pictured({"cuda": {**RECORD, "scaling": None}}) is None
-
-
-def test_figures_only_needs_a_file(tmp_path):
-    with pytest.raises(SystemExit, match="no result file"):
-        command.main(["--figures-only", "--device", "cpu", "--out", str(tmp_path)])
+    found = (ROOT / "results" / "bench" / "tables.md").read_text(encoding="utf-8")
+    assert page.more(records, ROOT / "results" / "bench") == found
 
 
 # -- the plan -----------------------------------------------------------------------------------------
@@ -172,38 +151,16 @@ def test_the_pool_outlives_its_tasks():
     assert "failed" not in timed
 
 
-def test_a_process_that_dies_leaves_a_row():
-    worker = pool._Worker(Task("deterministic", "fc"), pool.Conditions())
-    worker.process.kill()
-    assert worker.hear()["failed"] == "the process ended with exit code -9"
-    assert "failed" in worker.ask("time", 1.0)
-    worker.end()
-
-
 def test_a_stuck_task_is_given_up():
     tasks = [Task("deterministic", "fc"), Task("reference", "fc", "lrt")]
     first, second = pool.run(tasks, pool.Conditions(jobs=1, held=2, patience=0.01))
     assert first["failed"].startswith("not ready after")
     assert second["failed"].startswith("not begun")
-
-
-def test_turns_go_round():
-    """Both tasks are timed, then both again; one that is lost in its first turn is not asked again."""
-    asked = []
-
-    class Worker:
-        def __init__(self, name):
-            self.task = name
-
-        def ask(self, word, longest):
-            asked.append((self.task, word))
-            return {"row": self.task} if word == "row" or self.task == "bad" else "timed"
-
-    rows = list(pool._timed([Worker("a"), Worker("bad"), Worker("b")], pool.Conditions(turns=2)))
-    assert rows == [{"row": "bad"}, {"row": "a"}, {"row": "b"}]
-    first, second = asked[:3], asked[3:]
-    assert first == [("a", "time"), ("bad", "time"), ("b", "time")]
-    assert second == [("a", "time"), ("a", "row"), ("b", "time"), ("b", "row")]
+    worker = pool._Worker(tasks[0], pool.Conditions())
+    worker.process.kill()
+    assert worker.hear()["failed"] == "the process ended with exit code -9"
+    assert "failed" in worker.ask("time", 1.0)
+    worker.end()
 
 
 def test_timings_wait_for_the_lock(tmp_path, monkeypatch):
@@ -223,18 +180,22 @@ def test_timings_wait_for_the_lock(tmp_path, monkeypatch):
     assert look()
 
 
-def test_step_times_counts_the_steps():
-    """A step of known length is found, whatever number of steps a round has."""
-    taken: list[int] = []
-    times = pool.step_times(taken.append, torch.device("cpu"), 0.01)
-    assert len(times) == 7
-    assert sum(taken) > 100
-    import time
+def test_step_times_counts_the_steps(monkeypatch):
+    """A step of known length is found, whatever number of steps a round has; one that is long, once."""
+    now, taken = [0.0], []
+    monkeypatch.setattr(pool.time, "perf_counter", lambda: now[0])
 
-    times = pool.step_times(lambda steps: time.sleep(0.002 * steps), torch.device("cpu"), 0.1)
-    assert len(times) == 7
-    assert min(times) >= 2.0
-    assert len(pool.step_times(lambda steps: time.sleep(0.02), torch.device("cpu"), 0.01)) == 1
+    def advance(milliseconds):
+        def steps(count):
+            taken.append(count)
+            now[0] += 0.001 * milliseconds * count
+
+        return steps
+
+    times = pool.step_times(advance(2), torch.device("cpu"), 0.1)
+    assert times == pytest.approx([2.0] * 7)
+    assert taken == [1, 5] + [7] * 7
+    assert pool.step_times(advance(20), torch.device("cpu"), 0.01) == pytest.approx([20.0])
 
 
 def test_parts_are_added_to_a_file(tmp_path, monkeypatch, capsys):
@@ -303,26 +264,15 @@ def test_variances_of_a_linear_layer():
     torch.manual_seed(1)
     x, y = torch.randn(12, 3).double(), torch.randn(12, 1).double()
     layer, drawn, local = _linear(x, y)
-    found = gradients.of_passes(layer, x, lambda out: 0.5 * ((out - y) ** 2).sum(), n_draws=1000)
+    found, again = (
+        gradients.of_passes(layer, x, lambda out: 0.5 * ((out - y) ** 2).sum(), n_draws=1000) for _ in "ab"
+    )
     assert abs(found["drawn"] - drawn) < 4 * found["drawn_se"]
     assert abs(found["local"] - local) < 4 * found["local_se"]
     assert abs(found["ratio"] - drawn / local) < 4 * found["ratio_se"]
     assert found["drawn_se"] < 0.1 * drawn
     assert found["local_se"] < 0.1 * local
-
-
-def test_the_standard_error_is_that_of_repetitions():
-    torch.manual_seed(2)
-    x, y = torch.randn(5, 2).double(), torch.randn(5, 1).double()
-    layer, _, _ = _linear(x, y)
-
-    def loss(noise):
-        with LocalPass(noise):
-            return ((layer(x) - y) ** 2).sum()
-
-    found = [gradients.total_variance(loss, [layer.weights.mean], 50, seed) for seed in range(40)]
-    values, errors = torch.tensor(found).T
-    assert float(values.std() / errors.mean()) == pytest.approx(1.0, abs=0.4)
+    assert again == found
 
 
 # -- what is compared with ----------------------------------------------------------------------------
@@ -347,26 +297,6 @@ def test_peers_have_the_same_shape(name):
     assert kl.item() > 0
     step_of(network, x, y, 600)()
     assert all(bool((network.state_dict()[n] != before[n]).any()) for n, _ in network.named_parameters())
-
-
-def test_the_reference_has_our_parameters():
-    ours = mlp([784, 400, 600, 10], family="spike_slab")
-    assert _parameters(reference("fc", "lrt")) == _parameters(ours)
-
-
-# -- the command --------------------------------------------------------------------------------------
-
-
-def test_fresh_noise_is_reproducible():
-    one, other = (gradients.total_variance(_loss, [_WEIGHT], 8, seed) for seed in (3, 3))
-    assert one == other
-
-
-_WEIGHT = torch.ones(3, requires_grad=True)
-
-
-def _loss(noise: RandomNoise) -> torch.Tensor:
-    return (_WEIGHT * noise.normal((3,), _WEIGHT)).sum()
 
 
 # -- parity -------------------------------------------------------------------------------------------
@@ -397,20 +327,6 @@ def test_fast_eager_and_single_runs_end_in_the_same_place(device, cases, tmp_pat
         if device == "cpu":
             assert 0.0 < row["CPU – nudged"]["largest"] <= 1e-4
     assert "fast – eager" in capsys.readouterr().out
-
-
-def test_parity_notices_a_step_that_is_off(monkeypatch):
-    real = parity._run
-
-    def off(network, **how):
-        run = real(network, **how)
-        if how["mode"] == "compiled":
-            next(iter(run.replicates.parameters.values())).data.add_(1e-3)
-        return run
-
-    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
-    monkeypatch.setattr(parity, "_run", off)
-    assert parity.main(["--device", "cpu", "--cases", "mlp, LBBNN-LRT"]) == 1
 
 
 def test_what_differs_is_counted_by_parameters_and_by_seeds():
@@ -448,24 +364,6 @@ def test_a_step_that_is_wrong_is_told_from_a_kink():
         assert parity._is_off(row("LeNet, LBBNN-LRT", 0, {**good, **wrong}))
 
 
-def _part(path, case, largest, **more):
-    found = {"largest": largest, "where": "a", "beyond": 0, "parameters": 5, "seeds": 0, "replicates": 10}
-    row = {"case": case, "mode": "compiled", "fast – eager": {**found, **more}, "fast – alone": found}
-    made = {"commit": "c" * 40, "device": "a device", "versions": {"torch": "2"}, "limit": 1e-4}
-    path.write_text(json.dumps({**made, "rows": [row]}))
-
-
-def test_files_of_one_commit_are_one_table(tmp_path):
-    _part(tmp_path / "parity-1.json", "LeNet, LBBNN-LRT", 2e-4, beyond=3, seeds=2)
-    _part(tmp_path / "parity-2.json", "mlp, LBBNN", 1e-7)
-    text = parity.blocks(tmp_path)
-    assert text.startswith("`python -m benchmarks.parity` on a device; commit cccccccccccc; torch 2. In")
-    assert "beyond 1e-04" in text
-    *_, first, second = text.splitlines()
-    assert first == "| mlp, LBBNN | 1.0e-07 | 1.0e-07 |"
-    assert second == "| LeNet, LBBNN-LRT | 2.0e-04 (3 of 5, 2 of 10 replicates) | 2.0e-04 |"
-
-
 def test_the_first_sign_that_differs_and_how_many_at_the_end():
     """Three steps of two ReLUs: the second of step 2 differs in one place, those of step 3 in three."""
     single = [torch.tensor([0.5, -0.25, 1e-7, 2.0]) * sign for sign in (1, 1, 1, -1, 1, 1)]
@@ -499,19 +397,3 @@ def test_kinks_are_told_and_kept(tmp_path, monkeypatch, capsys):
     assert "seed 1: step 1: input " in capsys.readouterr().out
     assert "| step 1 | " in kinks.block(tmp_path)
     assert kinks.block(tmp_path / "nowhere") == ""
-
-
-@pytest.mark.slow
-def test_without_a_kink_single_precision_stays_near():
-    """Seed 0 meets none; seed 1 does, and with a smooth activation is as near as the others."""
-    network = parity.CASES["784-400-600-10, LBBNN-LRT"]()
-    none, one = kinks.first_kink(network, 0), kinks.first_kink(network, 1)
-    assert none["step"] is None
-    assert none["apart"] < 1e-5
-    assert one["step"] == 17
-    assert one["smooth"] < 1e-5 < one["apart"]
-
-
-def test_the_page_has_the_kinks_of_the_file():
-    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
-    assert filled(text, kinks.block(ROOT / "results" / "bench"), "kinks") == text

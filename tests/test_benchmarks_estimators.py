@@ -42,12 +42,6 @@ def test_the_table_names_its_limits():
     assert lines[4].endswith("| 0.12 |  |")
 
 
-def test_a_failed_fit_is_told(monkeypatch):
-    monkeypatch.setattr(estimators.sys, "executable", "false")
-    with pytest.raises(RuntimeError, match="The fit of 5 rows failed"):
-        estimators._fresh("regression", 5)
-
-
 @pytest.mark.slow
 def test_memory_that_is_taken_is_seen():
     """In a fresh process: a peak of this one may lie behind it."""
@@ -60,15 +54,6 @@ def test_memory_that_is_taken_is_seen():
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert 0.25 < float(done.stdout) < 0.4
-
-
-def test_the_page_is_renewed_between_its_marks():
-    record = {"provenance": {"device": "a machine", "cores": 2, "load": 0.5}, "rows": [ROW]}
-    text = estimators.page("a\n<!-- resources:begin -->old<!-- resources:end -->\nb", record)
-    assert "old" not in text
-    assert "Measured on a machine, 2 cores, load 0.5 before." in text
-    assert text.startswith("a\n")
-    assert text.endswith("\nb")
 
 
 def test_the_page_says_what_the_file_says():

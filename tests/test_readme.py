@@ -89,26 +89,11 @@ def test_blocks_run(page, with_slow, tmp_path, monkeypatch):
     run(page, with_slow)
 
 
-def test_tutorials_show_code():
-    pages = sorted(TUTORIALS.glob("*.md"))
-    assert len(pages) >= 5
-    assert all(runnable(page) for page in pages)
-
-
 def test_readme_is_short():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 900
     for block in blocks(text):
         assert len([line for line in block.code.splitlines() if line]) <= 12
-
-
-def test_blocks_are_found_with_kind_and_line():
-    text = "a\n```python\nx = 1\n```\n<!-- slow -->\n```python\ny = 2\n```\n```sh\nz\n```\n```text\nw\n```\n"
-    assert blocks(text) == [
-        ("python", False, "x = 1\n", 2),
-        ("python", True, "y = 2\n", 6),
-        ("sh", False, "z\n", 9),
-    ]
 
 
 def test_a_broken_python_block_is_noticed(tmp_path):
@@ -122,10 +107,6 @@ def test_a_broken_python_block_is_noticed(tmp_path):
 def test_a_broken_shell_line_is_noticed(code, tmp_path):
     with pytest.raises(AssertionError):
         run_shell(code, tmp_path)
-
-
-def test_the_shell_uses_this_environment(tmp_path):
-    assert run_shell("command -v python", tmp_path).startswith(str(Path(sys.executable).parent))
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,46 @@
-"""Sparse Bayesian neural networks: every weight with its posterior inclusion probability."""
+"""Sparse Bayesian neural networks: every weight with its posterior inclusion probability.
+
+The names in ``__all__`` cover everyday use. The others are in the subpackages ``nn`` (layers, networks),
+``posteriors`` (families, priors), ``training``, ``inference`` and ``selection``, and in the modules
+``likelihoods``, ``init``, ``metrics`` and ``data``, all of which are attributes of ``sparsebnn``.
+"""
 
 from typing import Any
 
-from sparsebnn import init, likelihoods, selection
+from sparsebnn import inference as inference
+from sparsebnn import init as init
+from sparsebnn import likelihoods as likelihoods
+from sparsebnn import nn as nn
+from sparsebnn import posteriors as posteriors
+from sparsebnn import selection as selection
+from sparsebnn import training as training
 from sparsebnn.inference import metrics as metrics
 from sparsebnn.inference.prediction import predict
-from sparsebnn.io import data
+from sparsebnn.io import data as data
 from sparsebnn.io.saving import load, save
-from sparsebnn.nn.conversion import convert
-from sparsebnn.nn.convolutions import Conv1d, Conv2d
-from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import density, lenet, mlp
-from sparsebnn.nn.networks import initialize as initialize
-from sparsebnn.nn.passes import collect_kl, forward_with_kl
-from sparsebnn.posteriors.learned_priors import EmpiricalPrior
-from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
+from sparsebnn.nn import Linear, convert, density, forward_with_kl, lenet, mlp
+from sparsebnn.selection import select
 from sparsebnn.training import Settings, train
 from sparsebnn.training.recipes import recipe
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Conv1d",
-    "Conv2d",
-    "EmpiricalPrior",
-    "GaussianPrior",
     "Linear",
     "Settings",
     "SparseBNNClassifier",
     "SparseBNNRegressor",
-    "SpikeSlabPrior",
-    "collect_kl",
     "convert",
-    "data",
     "density",
     "export",
     "forward_with_kl",
-    "init",
     "lenet",
-    "likelihoods",
     "load",
     "mlp",
     "predict",
     "recipe",
     "save",
-    "selection",
+    "select",
     "train",
 ]
 

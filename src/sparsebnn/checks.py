@@ -13,22 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "InvalidInput",
-    "invalid",
-    "check_choice",
-    "check_count",
-    "check_number",
-    "check_positive",
-    "check_probability",
-    "check_finite",
-    "check_rows",
-    "check_scale",
-    "check_seed",
-    "check_tensor",
-    "printable",
-]
-
 # Control characters, line separators, marks that turn the direction of text, halves of characters.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -26,9 +26,9 @@ import torch
 from sparsebnn.checks import check_choice, check_count, check_rows, invalid
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import ClassPrediction, RealPrediction, class_probs
-from sparsebnn.io.data.columns import Columns, columns, duplicated, refuse_constant
 from sparsebnn.likelihoods import Bernoulli
 from studies.baselines.coordinate_ascent import Ascent, Problem
+from studies.data.columns import Columns, columns, duplicated, refuse_constant
 
 __all__ = ["CarbonettoStephens"]
 
@@ -207,7 +207,7 @@ class CarbonettoStephens:
             if not np.isin(seen, (0.0, 1.0)).all():
                 raise invalid("y", _OWNER, "0 or 1", f"values such as {seen[:5].tolist()}")
             if len(seen) < 2:
-                advice = "With a single class there is nothing to tell apart."
+                advice = "Check the labels."
                 raise invalid("y", _OWNER, "of both classes", f"only {seen[0]:g}", advice)
         return targets
 

@@ -37,11 +37,6 @@ class Point(Family):
             self.register_buffer("prior_std", check_positive(scale, "prior_std", "Deterministic"))
         self.flat = prior_std is None
 
-    @property
-    def exact_kl(self) -> bool:
-        """Never: a point has no finite divergence from a density."""
-        return False
-
     def reset_parameters(self) -> None:
         for part in self.module.modules():
             reset = getattr(part, "reset_parameters", None)
@@ -59,7 +54,7 @@ class Point(Family):
         return squares.sum() / (2.0 * self.prior_std**2)
 
     def draw(self, noise: Noise) -> Tensor:
-        """The module keeps its weights to itself; a pass only needs to know that they are there."""
+        """The module uses its own weights; a pass only needs to know that they exist."""
         return next(self.module.parameters())
 
     def median_draw(self, noise: Noise) -> Tensor:

@@ -129,7 +129,7 @@ def refit_pruned(
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Run:
-    """Cut network k to ``densities[k]`` and train what is left, all as one program.
+    """Cut network k to ``densities[k]`` and train the remaining weights, all as one program.
 
     ``networks`` are trained ones of one shape, of :func:`~studies.baselines.deterministic.plain_mlp` or the
     like; the same network may stand there several times. ``rates`` are learning rates, one per network, if

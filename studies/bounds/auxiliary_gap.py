@@ -117,7 +117,7 @@ def make_family(shape: Shape, auxiliary: str, spec: Spec, start: Initial = Initi
     """The flow family as a dense or a convolutional layer of that shape would build it."""
     return FlowFamily(
         shape.size,
-        sparsebnn.SpikeSlabPrior(0.1),
+        sparsebnn.posteriors.SpikeSlabPrior(0.1),
         start,
         z_axis=1 if shape.dense else 0,
         auxiliary=auxiliary,
@@ -199,7 +199,7 @@ def _trained(shape: Shape, auxiliary: str, spec: Spec) -> list[FlowFamily]:
     there = torch.eye(inputs) + (torch.rand(inputs, out, generator=generator) < spec.share_there)
     teacher = torch.randn(inputs, out, generator=generator) * there.clamp_max(1.0)
     y = x @ teacher + 0.5 * torch.randn(200, out, generator=generator)
-    prior, options = sparsebnn.SpikeSlabPrior(0.1), {"hidden": spec.hidden, "auxiliary": auxiliary}
+    prior, options = sparsebnn.posteriors.SpikeSlabPrior(0.1), {"hidden": spec.hidden, "auxiliary": auxiliary}
     layer = sparsebnn.Linear(inputs, out, family="flow", prior=prior, family_options=options)
     likelihood = Gaussian(out, noise="fixed", std=0.5)
     rates = {"inclusion_logit": 0.1}  # the inclusions have far to go from a dense start

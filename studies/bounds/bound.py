@@ -84,7 +84,7 @@ class Method:
 
     @property
     def dense(self) -> bool:
-        """Whether every weight is there, so that the Gaussian prior's evidence is the yardstick."""
+        """Whether every weight is included, so that the evidence of the Gaussian prior applies."""
         return self.family in ("gaussian", "mnf")
 
 
@@ -194,17 +194,17 @@ class Residuals(nn.Module):
 
 def network(method: Method, problem: Regression) -> Residuals:
     """An untrained network of a method, with the problem's own priors."""
-    prior: sparsebnn.GaussianPrior | sparsebnn.SpikeSlabPrior
+    prior: sparsebnn.posteriors.GaussianPrior | sparsebnn.posteriors.SpikeSlabPrior
     if method.dense:
-        prior = sparsebnn.GaussianPrior(std=problem.slab_std)
+        prior = sparsebnn.posteriors.GaussianPrior(std=problem.slab_std)
     else:
-        prior = sparsebnn.SpikeSlabPrior(problem.inclusion_prob, std=problem.slab_std)
+        prior = sparsebnn.posteriors.SpikeSlabPrior(problem.inclusion_prob, std=problem.slab_std)
     layer = sparsebnn.Linear(
         problem.x.shape[1],
         1,
         family=method.family,
         prior=prior,
-        bias_prior=sparsebnn.GaussianPrior(std=problem.bias_std),
+        bias_prior=sparsebnn.posteriors.GaussianPrior(std=problem.bias_std),
         initial=method.start,
         family_options=method.options,
         dtype=_DTYPE,
@@ -365,7 +365,7 @@ def _against(
 
 
 def _exactly_one(inclusion: Tensor) -> float:
-    """Probability that a single one of independent inclusions is there."""
+    """Probability that exactly one of the independent inclusions is on."""
     alone = torch.where(torch.eye(len(inclusion), dtype=torch.bool), inclusion, 1.0 - inclusion)
     return float(alone.prod(1).sum())
 

@@ -74,7 +74,7 @@ _LEGEND = """
 gap: exact log evidence minus ELBO in nats, best of the restarts by ELBO, then their median; mean over data
 sets. inform.: E[log r(z|W,Γ) − log q(z)]. no r: gap of the flow's own posterior, z integrated out (upper
 estimate). |Δincl|: mean distance of inclusion probabilities from the exact ones, for the best restart, the
-median restart, and the worst input. P(one): probability that exactly one input is there, and the exact one.
+median restart, and the worst input. P(one): probability that exactly one input is included; exact value.
 """
 
 

@@ -116,7 +116,7 @@ def marginal_bounds(
     common = _log_joint(layer, problem, slab, there)
     if _inclusions(weights):
         common = common - _log_structure_ratio(there, inclusion, problem.inclusion_prob)
-    # log N(w_j; z_k μ, σ²), summed over the weights that are there, for every two draws j and k.
+    # log N(w_j; z_k μ, σ²), summed over the included weights, for every two draws j and k.
     log_var = 2.0 * torch.log(std)
     each = torch.stack([(t * gaussian_log_prob(w, centre, log_var)).sum(1) for w, t in zip(slab, there)])
     with_own = torch.logsumexp(each, 1) - math.log(n_draws)

@@ -52,7 +52,7 @@ class Posterior(NamedTuple):
     """Every structure with its posterior probability.
 
     ``log_evidence`` is that of the spike-and-slab prior, ``log_evidence_dense`` that of the Gaussian
-    prior under which every input is there.
+    prior that includes every input.
     """
 
     log_evidence: float
@@ -67,7 +67,7 @@ class Posterior(NamedTuple):
 
     @property
     def exactly_one(self) -> float:
-        """Posterior probability that a single input is there, whichever it is."""
+        """Posterior probability that exactly one input is included."""
         return float(self.probs[self.structures.sum(1) == 1].sum())
 
 

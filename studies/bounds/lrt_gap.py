@@ -230,7 +230,9 @@ def _correlation(outputs: Tensor) -> float:
     return float((together.sum() - together.diagonal().sum()) / (n * (n - 1)))
 
 
-def _trained_like(layer: sparsebnn.Linear | sparsebnn.Conv2d, spec: Spec, generator: torch.Generator) -> None:
+def _trained_like(
+    layer: sparsebnn.Linear | sparsebnn.nn.Conv2d, spec: Spec, generator: torch.Generator
+) -> None:
     weights = layer.weights
     assert isinstance(weights, SpikeSlab)
     flat = make_unit(weights.mean.numel(), spec.joint_density, True, spec.std, generator)
@@ -254,14 +256,14 @@ def joint_rows(spec: Spec) -> list[dict[str, Any]]:
         _trained_like(layer, spec, generator)
         x = torch.randn(spec.joint_examples, width, generator=generator, dtype=_DTYPE).abs()
         rows.append({"op": "dense", "width": width, **_both_ways(layer, x, spec)})
-    layer_2d = sparsebnn.Conv2d(16, 1, 5, bias=False, dtype=_DTYPE)
+    layer_2d = sparsebnn.nn.Conv2d(16, 1, 5, bias=False, dtype=_DTYPE)
     _trained_like(layer_2d, spec, generator)
     image = torch.randn(1, 16, 6, 6, generator=generator, dtype=_DTYPE).abs()
     rows.append({"op": "conv 5×5, 16 channels", "width": 400, **_both_ways(layer_2d, image, spec)})
     return rows
 
 
-def _both_ways(layer: sparsebnn.Linear | sparsebnn.Conv2d, x: Tensor, spec: Spec) -> dict[str, float]:
+def _both_ways(layer: sparsebnn.Linear | sparsebnn.nn.Conv2d, x: Tensor, spec: Spec) -> dict[str, float]:
     row = {}
     for draws in ("weights", "local"):
         pieces = draw_outputs(layer, x, spec.joint_draws, draws=draws, seed=spec.seed)

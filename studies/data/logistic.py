@@ -1,4 +1,4 @@
-r"""The paper's logistic variable-selection data: the file where it is there, its design simulated.
+r"""The paper's logistic variable-selection data: the file if it exists, or its simulated design.
 
 The twenty inputs, as the file shows them:
 

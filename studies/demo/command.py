@@ -1,7 +1,7 @@
 """The demonstration behind ``make run``: LBBNN-FLOW on handwritten digits, in about a minute.
 
 Three replicates of a 64-100-100-10 network are trained as one program, and a deterministic network
-of the same size. Every inclusion logit starts above 0, so all weights are there at first and the
+of the same size. Every inclusion logit starts above 0, so all weights are included at first and the
 sparsity is learned.
 
 The temperature is 0.1: the KL counts a tenth, so what is fitted is a *tempered* posterior, not the
@@ -276,7 +276,7 @@ class _Lines(Callback):
 
 
 def _record(settings: Settings) -> dict[str, Any]:
-    return {**asdict(settings), "schedule": repr(settings.schedule)}
+    return {**settings.named(), "schedule": repr(settings.schedule)}
 
 
 def _write(result: Result, seeds: list[int]) -> None:

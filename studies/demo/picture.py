@@ -1,4 +1,4 @@
-"""The demo's picture: what is left of the network, and what it is unsure about."""
+"""The demo's picture: the remaining network, and the digits it is least sure of."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Connections:
-    """A layer of the median probability model: which weights are there, and their mean strength."""
+    """A layer of the median probability model: which weights are included, and their mean strength."""
 
     kept: Tensor
     strength: Tensor

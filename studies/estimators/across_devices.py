@@ -4,7 +4,7 @@
 family there, saves each, and writes what each predicts. On another machine
 ``python -m studies across_devices --check FOLDER`` loads them on its CPU, predicts the same
 rows and prints the largest difference. Predictions are in double precision, so nothing but the file counts.
-Where scikit-learn is there, an estimator is trained, saved and loaded too; it predicts in single precision.
+If scikit-learn is installed, an estimator is trained, saved and loaded, too; it predicts in single precision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The frontier's cells: how dense they may be, what is tried, and how a trained network is measured.
 
 A cell's density may be at most a third of the paper's LBBNN-FLOW (fully connected) or a fifth (LeNet).
-Training has a free part and a refit with the structure fixed; the density is reached in the free part or at
+Training has a free phase and a refit with the structure fixed; the density is reached in the free phase or at
 once at its end (``cut``). Averaging is over the posterior before the refit or after it (``average_of``); the
 median probability model is always the one after it.
 """
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice
 from sparsebnn.inference.calibration import Correction, correction
-from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, PhasedSettings, Run, Settings
+from sparsebnn.training import BeforeRefit, Callback, CutAtRefit, Epoch, Run
 from sparsebnn.training.recipes import recipe
 from studies.tables import evaluation
 from studies.tables.paper import Cell, from_recipe
@@ -176,18 +176,19 @@ def cell_of(
 def with_candidate(made: Cell, chosen: Candidate, target: float | tuple[float, ...]) -> Cell:
     """A cell trained as a candidate says, down to ``target``; a late cut needs :func:`watchers` too."""
     check_choice(chosen.cut, ("gradual", "phased", "late"), "cut", "a candidate")
-    fields = {
-        **vars(made.settings),
-        "temperature": chosen.temperature,
-        "learning_rate": chosen.rate,
-        "learning_rates": {"inclusion_logit": chosen.logit_rate},
-        "refit": chosen.refit,
-        "target_density": None if chosen.cut == "late" else target,
-        "shift": chosen.shift,
-    }
-    if chosen.cut == "phased":
-        return replace(made, settings=PhasedSettings(**fields, refit_temperature_factor=chosen.heat))
-    return replace(made, settings=Settings(**fields))
+    phased = chosen.cut == "phased"
+    settings = replace(
+        made.settings,
+        temperature=chosen.temperature,
+        learning_rate=chosen.rate,
+        learning_rates={"inclusion_logit": chosen.logit_rate},
+        refit=chosen.refit,
+        target_density=None if chosen.cut == "late" else target,
+        shift=chosen.shift,
+        free_fraction=0.5 if phased else None,
+        refit_temperature_factor=chosen.heat if phased else 1.0,
+    )
+    return replace(made, settings=settings)
 
 
 def watchers(cut: str, targets: float | Sequence[float], path: Path | None = None) -> list[Any]:
@@ -297,5 +298,5 @@ def seeds_over(seeds: Sequence[int], blocks: int) -> list[int]:
 
 
 def gone(run: Run) -> set[int]:
-    """Replicates that stopped: what is left of them is no result."""
+    """Replicates that stopped, whose values are not results."""
     return {stopped.replicate for stopped in run.stopped}

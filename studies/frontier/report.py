@@ -43,7 +43,7 @@ def place_name(dataset: str, architecture: str) -> str:
 
 
 def places(results: Path, stage: str, methods: Sequence[str]) -> list[tuple[str, str, str, Result]]:
-    """The files of a kind that are there: data set, architecture, method, content."""
+    """The existing files of a kind: data set, architecture, method, content."""
     found = []
     for architecture in ARCHITECTURES:
         for dataset in _ALL:
@@ -286,7 +286,7 @@ def _same_target(content: Result, target: float) -> list[dict[str, Any]] | None:
 
 
 def pair_table(results: Path) -> str:
-    """FLOW against LRT, each as its validation rows chose and corrected it, where both are there."""
+    """FLOW against LRT, each as its validation rows chose and corrected it, if both exist."""
     rows = []
     found = places(results, "final", ("lrt", "flow"))
     finals = {(d, a, m): content["replicates"] for d, a, m, content in found}

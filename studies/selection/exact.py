@@ -171,7 +171,7 @@ def _derivatives(
 
 
 def _log_target(problem: SpikeSlabProblem, drawn: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """log p(y, b, β | γ), only over the coefficients that are there."""
+    """log p(y, b, β | γ), over the included coefficients only."""
     std = problem.prior_std
     prior = -0.5 * (drawn / std) ** 2 - np.log(std) - 0.5 * math.log(2.0 * math.pi)
     return problem.log_likelihood(drawn @ problem.design.T) + (prior * there).sum(-1)
@@ -282,7 +282,7 @@ def _log_weight(
 
 
 def _moved(state: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Flip one input, or exchange one that is there for one that is not; half of the time each.
+    """Flip one input, or exchange an included one for an excluded one; half of the time each.
 
     Where nothing can be exchanged the structure stays: flipping instead would favour moves out of there.
     """

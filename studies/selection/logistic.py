@@ -46,7 +46,7 @@ def layer(method: str, inputs: int = 20, initial: Initial = START, **options: An
     """One output with the paper's priors: N(0, 1) slab and bias, inclusion 0.25."""
     if method == "flow":
         options = {"family_options": {"hidden": (100, 100)}, **options}
-    prior = sparsebnn.SpikeSlabPrior(PRIOR_INCLUSION)
+    prior = sparsebnn.posteriors.SpikeSlabPrior(PRIOR_INCLUSION)
     return sparsebnn.Linear(inputs, 1, family=FAMILIES[method], prior=prior, initial=initial, **options)
 
 

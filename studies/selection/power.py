@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 
-from sparsebnn.io.data.columns import standardised
 from sparsebnn.training import Cosine
 from studies.baselines import CarbonettoStephens
+from studies.data.columns import standardised
 from studies.data.logistic import COEFFICIENTS, simulate_logistic
 from studies.runner import Study, arguments
 from studies.selection.exact import SpikeSlabProblem, mcmc

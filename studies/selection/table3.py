@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 import sparsebnn
-from sparsebnn.io.data.columns import standardised
 from sparsebnn.selection.rules import agreement
 from sparsebnn.training import Cosine
 from studies.baselines import CarbonettoStephens
+from studies.data.columns import standardised
 from studies.data.logistic import LogisticData, find_logistic, load_logistic
 from studies.runner import Study, arguments
 from studies.selection.exact import SpikeSlabProblem, mcmc

@@ -31,7 +31,7 @@ from studies.bounds.exact_regression import Regression, exact_posterior
 from studies.runner import Study, arguments, write_json
 from studies.selection.exact import SpikeSlabProblem, exact_inclusion, mcmc
 from studies.selection.logistic import START, inclusions, rates, train_each
-from studies.selection.truth_report import draw, summary, table
+from studies.selection.truth_report import details, draw, summary, table
 
 __all__ = ["Network", "Spec", "run", "simulate"]
 
@@ -142,8 +142,8 @@ def fit_network(
         1,
         family=network.method,
         family_options=network.options,
-        prior=sparsebnn.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
-        bias_prior=sparsebnn.GaussianPrior(std=first.bias_std),
+        prior=sparsebnn.posteriors.SpikeSlabPrior(first.inclusion_prob, std=first.slab_std),
+        bias_prior=sparsebnn.posteriors.GaussianPrior(std=first.bias_std),
         initial=network.start,
         dtype=torch.float64,
     )
@@ -251,6 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         lines = summary(rows)
         path = study.save(spec, seeds, summary=lines, rows=rows)
+    path.with_name("tables.md").write_text(details(lines), encoding="utf-8")
     print(table(lines))
     print(f"Wrote {path}.")
     try:

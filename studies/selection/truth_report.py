@@ -10,7 +10,7 @@ import numpy as np
 
 from studies.style import COLOURS
 
-__all__ = ["draw", "markdown", "markdown_pairs", "summary", "table"]
+__all__ = ["details", "draw", "markdown", "markdown_pairs", "summary", "table"]
 
 _KINDS = {"gaussian": "linear", "bernoulli": "logistic"}
 _MEANS = ("error", "error_worst", "wrong_choices", "tpr", "fpr")
@@ -54,6 +54,17 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
                 cells = (format(line[key], form) for line in own if line["method"] == method)
                 text.append(f"  {method:46s}" + "".join(f"{cell:>8s}" for cell in cells))
     return "\n".join(text)
+
+
+def details(lines: Sequence[dict[str, Any]]) -> str:
+    """Tables that the page only refers to: ``results/selection_truth/tables.md``."""
+    parts = []
+    for key, digits, title in (
+        ("worst", 2, "Largest distance of any input in any data set"),
+        ("wrong_choices", 2, "Choices (inclusion above one half) unlike the exact median model's, of 8"),
+    ):
+        parts += [f"**{title}**", *(markdown(lines, kind, key, digits) for kind in _KINDS)]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown(lines: Sequence[dict[str, Any]], kind: str, key: str, digits: int = 3) -> str:

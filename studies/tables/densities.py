@@ -133,8 +133,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _schedules(results: Path) -> str:
-    """LBBNN's candidates on validation rows; bold, what the rule takes of a data set's and architecture's."""
+def candidates(results: Path) -> str:
+    """``results/densities/tables.md``: LBBNN's candidates on validation rows, the chosen ones in bold."""
     tried: dict[tuple[str, str], list[dict[str, Any]]] = {}
     limits: dict[tuple[str, str], float] = {}
     for path in sorted((results / "lbbnn_schedule").glob("*-*.json")):
@@ -161,11 +161,11 @@ def _schedules(results: Path) -> str:
             ]
             lines.append([f"**{entry}**" if number == winner else entry for entry in cells])
     head = ["", "logits start", "rate", "median model, %", "averaging, %", "density"]
-    return f"\n\nLBBNN on validation rows:\n\n{pipes(head, lines)}" if lines else ""
+    return f"LBBNN on validation rows:\n\n{pipes(head, lines)}\n"
 
 
 def markdown(rows: Sequence[dict[str, Any]], results: Path) -> str:
-    """For the page: drift's densities and the paper's, the digits by travel, LBBNN's candidates."""
+    """For the page: the densities of drift and of the paper, and the digits by travel."""
     papers = []
     for architecture, method in ((a, m) for a in ARCHITECTURES for m in ("lrt", "flow")):
         made = cell(architecture, method)
@@ -190,7 +190,7 @@ def markdown(rows: Sequence[dict[str, Any]], results: Path) -> str:
         for row in rows
     ]
     columns = ["logits start", "travel", "drift alone", "density", "median model, %", "−ELBO per row, nats"]
-    return f"{pipes(head, papers)}\n\nDigits:\n\n{pipes(columns, digits)}{_schedules(results)}\n"
+    return f"{pipes(head, papers)}\n\nDigits:\n\n{pipes(columns, digits)}\n"
 
 
 # --- the picture -------------------------------------------------------------------------------------
@@ -287,6 +287,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     page = Path(study.given.out) / "docs" / "studies" / "densities.md"
     if page.exists() and not study.given.quick:
         fill_page(page, markdown(rows, results))
+        (results / "densities" / "tables.md").write_text(candidates(results), encoding="utf-8")
     try:
         draw(rows, results, study.figure)
     except ImportError:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.init import Initial, Uniform
-from sparsebnn.nn.networks import lenet, mlp
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
-from sparsebnn.posteriors.priors import Prior
-from sparsebnn.training.recipes import ARCHITECTURES, PAPER_RELAXATION, Recipe, prior_of, recipe
+from sparsebnn.training.recipes import ARCHITECTURES, PAPER_RELAXATION, Recipe, recipe
 from sparsebnn.training.settings import Constant, Settings, Steps
 
 __all__ = [
@@ -54,43 +52,22 @@ _OWN_LOGITS = {("lenet", "fmnist"): Logits(WIDE_STARTS["fc"], 5e-5, steady=True)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One architecture and method of the paper: how its network starts and how it is trained.
+class Cell(Recipe):
+    """A recipe for one architecture and method of the paper.
 
-    ``prior`` is ``"spike_slab"`` (inclusion 0.1, slab N(0, 1)), ``"gaussian"`` (N(0, 1), for families whose
-    weights are all there), ``"empirical"`` (the slab's scale learned) or ``"hierarchical"`` (LBBNN's own,
-    with Gamma precisions for the biases too).
+    Besides the priors of a recipe there is ``"hierarchical"``: LBBNN's own, with Gamma precisions for the
+    biases too.
     """
 
-    architecture: str
-    method: str
-    initial: Initial
-    dense_initial: Initial
-    settings: Settings
-    family: str
-    family_options: Mapping[str, Any] = field(default_factory=dict)
-    prior: str = "spike_slab"
-    inclusion_prob: float = 0.1
+    architecture: str = "fc"
+    method: str = "lrt"
     sizes: tuple[int, ...] = (784, 400, 600, 10)
-
-    def _prior(self) -> Prior:
-        if self.prior == "hierarchical":
-            return HierarchicalPrior()
-        return prior_of(self.prior, self.inclusion_prob)
 
     def network(self, **layer: Any) -> nn.Sequential:
         """A fresh network of this cell; ``layer`` overrides what goes to its layers."""
-        options = {
-            "family": self.family,
-            "family_options": self.family_options,
-            "prior": self._prior(),
-            **layer,
-        }
         if self.prior == "hierarchical":
-            options["bias_prior"] = GammaPrecisionPrior()
-        if self.architecture == "fc":
-            return mlp(self.sizes, initial=self.initial, **options)
-        return lenet(initial=self.initial, dense={"initial": self.dense_initial}, **options)
+            layer = {"prior": HierarchicalPrior(), "bias_prior": GammaPrecisionPrior(), **layer}
+        return self.mlp(self.sizes, **layer) if self.architecture == "fc" else self.lenet(**layer)
 
     def for_epochs(self, epochs: int) -> Cell:
         """The same training squeezed into (or stretched over) that many epochs: milestones move along.
@@ -122,7 +99,9 @@ class Cell:
         {}
         """
         found = {
-            key: _plain(value) for key, value in vars(self).items() if key not in ("architecture", "method")
+            key: _plain(value)
+            for key, value in vars(self).items()
+            if key not in ("name", "architecture", "method")
         }
         if found["family_options"].get("relaxation") == PAPER_RELAXATION:
             del found["family_options"]["relaxation"]
@@ -171,17 +150,8 @@ def cell(architecture: str, method: str, dataset: str | None = None) -> Cell:
 
 def from_recipe(architecture: str, made: Recipe) -> Cell:
     """A recipe for one architecture as a cell."""
-    return Cell(
-        architecture,
-        next(method for method, family in METHODS.items() if family == made.family),
-        made.initial,
-        made.dense_initial,
-        made.settings,
-        made.family,
-        made.family_options,
-        made.prior,
-        made.inclusion_prob,
-    )
+    method = next(method for method, family in METHODS.items() if family == made.family)
+    return Cell(**vars(made), architecture=architecture, method=method)
 
 
 def with_logits(made: Cell, logits: Logits) -> Cell:

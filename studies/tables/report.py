@@ -128,7 +128,7 @@ def _label(cell: Result | None, dataset: str, method: str) -> str:
 
 
 def table_rows(cells: Cells, architecture: str) -> Rows:
-    """A row per data set and method, whether or not its result is there."""
+    """A row per data set and method, whether or not it has a result."""
     return [
         _row(
             cells.get(f"{dataset}-{method}"),
@@ -160,7 +160,7 @@ def pair_rows(cells: Cells, architecture: str) -> Rows:
 
 
 def _summary(cells: Cells) -> str:
-    """How many cells are there, where they were trained, in what time."""
+    """The number of finished cells, their devices and their time."""
     total = len(DATASETS) * len(METHODS)
     if not cells:
         return f"0 of {total} cells so far."

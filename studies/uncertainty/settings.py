@@ -189,8 +189,8 @@ def slab_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(text: str, record: Mapping[str, Any]) -> str:
-    """The page with its tables renewed."""
-    return filled(filled(text, rate_table(record["rows"]), "rates"), slab_table(record["slabs"]), "slab")
+    """The page with its table updated; the rates go to ``tables.md`` next to the result file."""
+    return filled(text, slab_table(record["slabs"]), "slab")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,8 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates, slabs = (rounded(rows) for rows in run(spec, given.workers))
     seeds = range(spec.seed, spec.seed + spec.data_sets)
     print(f"Wrote {study.save(spec, seeds, workers=given.workers, rows=rates, slabs=slabs)}.")
+    (study.folder / "tables.md").write_text(rate_table(rates) + "\n", encoding="utf-8")
     text = Path(given.out) / "docs" / "studies" / "uncertainty.md"
     if text.is_file():
-        fill_page(text, rate_table(rates), "rates")
         fill_page(text, slab_table(slabs), "slab")
     return 0

@@ -79,7 +79,7 @@ def _train(
 
 @torch.no_grad()
 def _two_weights(network: nn.Module, seed: int) -> tuple[tuple[int, int, int], Tensor]:
-    """The input of the first layer with the two largest weights, and draws of both, given they are there."""
+    """The input of the first layer with the two largest weights, and draws of both if included."""
     _, layer = next(bayesian_layers(network))
     family = layer.weights
     # Two outputs of one input: they share its z.

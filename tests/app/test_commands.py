@@ -4,7 +4,6 @@ import csv
 import functools
 import io
 import json
-import pickle
 import re
 import shlex
 import subprocess
@@ -12,37 +11,31 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
-from sparsebnn.app.cli import _app
+from app.calls import call, refused, write
 from sparsebnn.app.commands import progress, running
-from sparsebnn.app.commands.reading import read_table, spellings
-from sparsebnn.app.commands.splitting import posed
+from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.splitting import posed, spellings
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import Encoder
+from sparsebnn.estimators import Encoder, Table
 
 QUICK = ["--epochs", "8", "--replicates", "2", "--quiet"]
-
-
-def call(*words, **options):
-    return CliRunner().invoke(_app(), [str(word) for word in words], **options)
 
 
 def awkward(path, rows=80, seed=0):
     """Strings, gaps, a date, a constant, five columns of one name, two spellings of a class."""
     rng = np.random.RandomState(seed)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["age", "town", "joined", "flat", "x", "x", "x", "x", "x", "outcome"])
-        for _ in range(rows):
-            age, town = rng.randint(20, 80), rng.choice(["Oslo", "Bærum", ""])
-            yes = rng.choice(["Yes", "yes "], p=[0.8, 0.2])
-            row = [age if rng.rand() > 0.1 else "NA", town, f"2020-0{rng.randint(1, 9)}-11", 7]
-            writer.writerow([*row, *rng.randn(5).round(3), yes if age > 45 else "no"])
-    return path
+    cells = []
+    for _ in range(rows):
+        age, town = rng.randint(20, 80), rng.choice(["Oslo", "Bærum", ""])
+        yes = rng.choice(["Yes", "yes "], p=[0.8, 0.2])
+        row = [age if rng.rand() > 0.1 else "NA", town, f"2020-0{rng.randint(1, 9)}-11", 7]
+        cells.append([*row, *rng.randn(5).round(3), yes if age > 45 else "no"])
+    return write(path, ["age", "town", "joined", "flat", *"xxxxx", "outcome"], cells)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +49,7 @@ def run(tmp_path_factory):
 def test_an_awkward_file_is_fitted(run):
     record = json.loads((run / "run" / "record.json").read_text(encoding="utf-8"))
     assert record["classes"] == ["Yes", "no"]
-    assert record["notes"] == [
-        "the labels 'Yes', 'yes' are taken as one class: 'Yes'",
-        "column 'flat' is left out: always the same",
-    ]
+    assert [re.findall("'(.*?)'", note) for note in record["notes"]] == [["Yes", "yes", "Yes"], ["flat"]]
     kinds = {c["name"]: c["kind"] for c in record["data"]["columns"]}
     assert kinds == {
         "age": "number", "town": "category", "joined": "date", "flat": "dropped",
@@ -69,11 +59,8 @@ def test_an_awkward_file_is_fitted(run):
     for measures in (record["metrics"]["average"], record["metrics"]["median"]):
         for figure in measures.values():
             assert figure["low"] <= figure["value"] + 1e-9
-    assert [b["name"] for b in record["baselines"]] == [
-        "majority",
-        "logistic regression",
-        "gradient boosting",
-    ]
+    names = ["majority", "logistic regression", "gradient boosting"]
+    assert [b["name"] for b in record["baselines"]] == names
     assert len(record["certain"]) == len(record["uncertain"]) == 5
     sizes = record["network"]["layers"]
     assert all(e[1] < sizes[e[0]] and e[2] < sizes[e[0] + 1] for e in record["network"]["edges"])
@@ -94,9 +81,7 @@ def test_predicting_from_standard_input_to_a_file(run):
     out = run / "predicted.csv"
     assert call("predict", run / "run" / "model.safetensors", "-", "--out", out, input=text).exit_code == 0
     assert len(out.read_text(encoding="utf-8").splitlines()) == 81
-    again = call("predict", run / "run", run / "p.csv", "--out", out)
-    assert again.exit_code == 1
-    assert "exists already" in again.stderr
+    refused(call("predict", run / "run", run / "p.csv", "--out", out), "--force")
 
 
 def test_info_says_what_the_model_is(run):
@@ -107,9 +92,7 @@ def test_info_says_what_the_model_is(run):
 def test_an_existing_folder_is_kept_without_force(run):
     before = (run / "run" / "record.json").read_bytes()
     words = ["fit", run / "p.csv", "--target", "outcome", "--out", run / "run", *QUICK]
-    refused = call(*words)
-    assert refused.exit_code == 1
-    assert "exists already. Choose another --out, or --force to replace it." in refused.stderr
+    refused(call(*words), "--force")
     assert (run / "run" / "record.json").read_bytes() == before
     assert call(*words, "--force", "--seed", "1").exit_code == 0
     assert (run / "run" / "record.json").read_bytes() != before
@@ -136,26 +119,15 @@ def test_a_number_is_a_regression_with_intervals(tmp_path):
 
 
 BAD = {
-    "empty": (b"", "is empty. Give a file with a header line and rows."),
-    "header only": (b"a,b,y\n", "has a header and no rows. Give at least one row."),
-    "one row": (b"a,y\n1,2\n", "must be of at least 10 rows with a target. Got 1 row instead."),
-    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as CSV: it holds binary data."),
-    "ragged": (b"a,b,y\n1,2,3\n1,2\n", "row 3 has 2 cells and the header 3."),
-    "pickle": (pickle.dumps({"y": 1}), "cannot be read as CSV"),
-    "a quote too many": (
-        b'a,y\n"1,2\n' + b"1,2\n" * 40_000,
-        "(131072). Check the file's quotes: one may not be closed.",
-    ),
-    "no target": (b"a,b\n" + b"1,2\n" * 20, "The 'target' of sparsebnn fit must be one of 'a', 'b'. Got 'y'"),
-    "target twice": (b"a,y,y\n" + b"1,2,3\n" * 20, "must be the name of one column."),
-    "one class": (b"a,y\n" + b"1,no\n" * 20, "must be of at least 2 classes. Got 'no' in all rows instead."),
-    "only a target": (b"y\n" + b"1\n2\n" * 20, "must be of at least one column beside the target."),
-    "no labels": (b"a,y\n" + b"1,\n" * 20, "must be of at least 10 rows with a target. Got 0 rows instead."),
-    "own classes": (
-        b"a,y\n" + b"".join(b"1,word%d\n" % i for i in range(12)),
-        "must be of classes with several rows. Got 12 classes in 12 rows instead.",
-    ),
-    "infinite": (b"a,y\n" + b"inf,no\n1,yes\n" * 20, "must be finite. Got infinity instead."),
+    "header only": (b"a,b,y\n", "no rows"),
+    "one row": (b"a,y\n1,2\n", "'data'"),
+    "no target": (b"a,b\n" + b"1,2\n" * 20, "'target'"),
+    "target twice": (b"a,y,y\n" + b"1,2,3\n" * 20, "'target'"),
+    "one class": (b"a,y\n" + b"1,no\n" * 20, "'target'"),
+    "only a target": (b"y\n" + b"1\n2\n" * 20, "'data'"),
+    "no labels": (b"a,y\n" + b"1,\n" * 20, "'data'"),
+    "own classes": (b"a,y\n" + b"".join(b"1,word%d\n" % i for i in range(12)), "'target'"),
+    "infinite": (b"a,y\n" + b"inf,no\n1,yes\n" * 20, "finite"),
 }
 
 
@@ -164,65 +136,49 @@ def test_bad_files_give_one_line(name, tmp_path):
     content, message = BAD[name]
     path = tmp_path / "d.csv"
     path.write_bytes(content)
-    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *QUICK)
-    assert done.exit_code == 1
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert message in done.stderr
+    refused(call("fit", path, "--target", "y", "--out", tmp_path / "r", *QUICK), message)
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fit", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv. Check the path."),
+        (["fit", "nowhere.csv", "--target", "y"], "There is no file nowhere.csv."),
         (["predict", "nowhere", "d.csv"], "There is no estimator at nowhere."),
         (["info", "nowhere"], "There is no estimator at nowhere."),
-        (
-            ["predict", "new.csv", "run"],
-            "The 'model' of the command must be a run folder or its model.safetensors. "
-            "Got 'new.csv' instead. The model comes first, then the rows.",
-        ),
+        (["predict", "new.csv", "run"], "The 'model' of"),
     ],
 )
 def test_missing_files_give_one_line(words, message):
-    done = call(*words)
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: {message}")
-    assert done.stderr.count("\n") == 1
+    refused(call(*words), message)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("option", "value"),
     [
-        ("--task", "guess", "The 'task' of sparsebnn fit must be one of 'auto',"),
-        ("--family", "flo", "The 'family' of sparsebnn fit must be one of 'spike_slab',"),
-        ("--epochs", "0", "The 'epochs' of sparsebnn fit must be a whole number of at least 1. Got 0"),
-        ("--replicates", "0", "The 'replicates' of sparsebnn fit must be a whole number of at least 1."),
-        ("--time-budget", "-1", "The 'time-budget' of sparsebnn fit must be positive seconds. Got -1.0"),
-        ("--test-share", "2", "The 'test-share' of sparsebnn fit must be strictly between 0 and 1."),
-        ("--seed", "-1", "The 'seed' of sparsebnn fit must be between 0 and"),
-        ("--device", "tpu", "The 'device' of sparsebnn fit must be one of 'auto', 'cpu', 'cuda'."),
+        ("task", "guess"),
+        ("family", "flo"),
+        ("epochs", "0"),
+        ("replicates", "0"),
+        ("time-budget", "-1"),
+        ("test-share", "2"),
+        ("seed", "-1"),
+        ("seed", str(2**32)),
+        ("device", "tpu"),
+        ("device", "cuda"),
+        ("device", "cuda:77"),
     ],
 )
-def test_options_are_checked_before_the_file_is_read(option, value, message):
-    """There is no such file, and that is not what is said."""
-    done = call("fit", "nowhere.csv", "--target", "y", option, value)
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: {message}")
-    assert done.stderr.count("\n") == 1
+def test_options_are_checked_before_the_file_is_read(option, value, monkeypatch):
+    """The error is not the missing file."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    done = call("fit", "nowhere.csv", "--target", "y", f"--{option}", value)
+    refused(done, f"The '{option}' of sparsebnn fit must be", value)
 
 
 def test_new_rows_without_a_column_are_refused(run, tmp_path):
     (tmp_path / "new.csv").write_text("age,town\n3,Oslo\n", encoding="utf-8")
-    done = call("predict", run / "run", tmp_path / "new.csv")
-    assert done.exit_code == 1
-    assert "must be all columns of training. Got none named 'joined', 'flat'" in done.stderr
-
-
-@pytest.mark.parametrize("text", ["a;b;y\n1;2;x\n", "a\tb\ty\n1\t2\tx\n", "\ufeffa,b,y\r\n1,2,x\r\n"])
-def test_other_separators_and_line_ends(text, tmp_path):
-    (tmp_path / "d.csv").write_bytes(text.encode())
-    assert read_table(str(tmp_path / "d.csv")).names == ("a", "b", "y")
+    refused(call("predict", run / "run", tmp_path / "new.csv"), "'data'", "'joined', 'flat'")
 
 
 def test_labels_of_numbers_are_left_alone():
@@ -242,12 +198,12 @@ CELLS = st.one_of(
 def test_any_frame_is_encoded_or_refused_in_words(tmp_path_factory, rows, again):
     """Whatever the cells: a finite matrix that a JSON round trip repeats, or InvalidInput."""
     path = tmp_path_factory.mktemp("frames") / "d.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["a", "a", "y"], *rows])
+    write(path, ["a", "a", "y"], rows)
     try:
         problem = posed(read_table(str(path)), "y", "auto", 0.25, 0)
-        encoder = Encoder.learned(problem.inputs, np.ones(len(problem.y)))
-        encoded = encoder.transform(problem.inputs)
+        inputs = Table.of(problem.inputs)
+        encoder = Encoder.learned(inputs, np.ones(len(problem.y)))
+        encoded = encoder.transform(inputs)
     except InvalidInput:
         return
     assert np.isfinite(encoded).all()
@@ -257,7 +213,7 @@ def test_any_frame_is_encoded_or_refused_in_words(tmp_path_factory, rows, again)
         assert set(problem.y[problem.test]) <= set(problem.y[problem.training])
     if again:
         restored = Encoder.of_record(json.loads(json.dumps(encoder.record())))
-        assert (restored.transform(problem.inputs) == encoded).all()
+        assert (restored.transform(inputs) == encoded).all()
 
 
 @pytest.mark.slow
@@ -267,22 +223,13 @@ def test_any_generated_frame_is_fitted_and_predicted(tmp_path_factory, seed, row
     rng, folder = np.random.RandomState(seed), tmp_path_factory.mktemp("fits")
     pools = [["u", "v", ""], ["1", "2", "3.5", "NA"], ["2020-01-01", "2021-05-05"], ["7"]]
     columns = [rng.choice(pools[rng.randint(4)], rows) for _ in range(3)]
-    with (folder / "d.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["a", "b", "c"], *zip(*columns)])
+    write(folder / "d.csv", ["a", "b", "c"], zip(*columns))
     try:
         running.fit(str(folder / "d.csv"), target, folder / "r", quiet=True, epochs=2, replicates=1)
     except InvalidInput:
         return
     running.predict(folder / "r", str(folder / "d.csv"), folder / "p.csv")
     assert len((folder / "p.csv").read_text(encoding="utf-8").splitlines()) == rows + 1
-
-
-def test_the_parquet_reader_says_what_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setitem(sys.modules, "polars", None)
-    (tmp_path / "d.parquet").write_bytes(b"PAR1")
-    done = call("fit", tmp_path / "d.parquet", "--target", "y")
-    assert "Reading .parquet needs polars: pip install 'sparsebnn[parquet]'" in done.stderr
 
 
 def _as_parquet(path, target):
@@ -308,14 +255,6 @@ def test_parquet_says_what_the_same_rows_say_as_csv(tmp_path):
     done = call("predict", tmp_path / "run", path, "--out", tmp_path / "out.csv")
     assert done.exit_code == 0, done.output
     assert len((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()) == 81
-
-
-def test_a_file_that_is_not_parquet(tmp_path):
-    (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
-    done = call("fit", tmp_path / "d.parquet", "--target", "y")
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"Error: {tmp_path / 'd.parquet'} cannot be read as Parquet: ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_the_line_on_a_terminal(tmp_path, monkeypatch):
@@ -355,13 +294,6 @@ def test_nothing_moves_where_there_is_no_terminal(tmp_path, words):
         assert done.stdout == ""
 
 
-def test_quiet_shows_nothing_on_a_terminal():
-    console = Console(file=io.StringIO(), force_terminal=True)
-    with progress.stages(True, console) as shown:
-        assert shown is None
-    assert console.file.getvalue() == ""
-
-
 # -- the command in the record --------------------------------------------------------------------------
 
 
@@ -374,9 +306,7 @@ def test_the_recorded_command_does_the_same_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x = np.random.RandomState(0).randn(60, 2)
     (tmp_path / "my data").mkdir()
-    with (tmp_path / "my data" / "d.csv").open("w", newline="", encoding="utf-8") as file:
-        label = np.where(x[:, 0] > 0, "1", "2")
-        csv.writer(file).writerows([["a", "b", "it's y"], *zip(*x.T, label)])
+    write(tmp_path / "my data" / "d.csv", ["a", "b", "it's y"], zip(*x.T, np.where(x[:, 0] > 0, "1", "2")))
     words = ["--task", "regression", "--family", "dense", "--epochs", "3", "--replicates", "2"]
     words += ["--test-share", "0.3", "--device", "cpu", "--seed", "5", "--out", "runs/first"]
     done = call("fit", "my data/d.csv", "--target", "it's y", *words, "--json")
@@ -386,9 +316,7 @@ def test_the_recorded_command_does_the_same_again(tmp_path, monkeypatch):
         "--family dense --epochs 3 --replicates 2 --test-share 0.3 --device cpu --seed 5"
     )
     typed = shlex.split(first["command"])[1:]
-    refused = call(*typed)
-    assert refused.exit_code == 1
-    assert "runs/first exists already" in refused.stderr
+    refused(call(*typed), "runs/first")
     again = call(*typed, "--force", "--json")
     assert _without_clock(json.loads(again.stdout)) == _without_clock(first)
 
@@ -408,8 +336,7 @@ def test_a_budget_that_is_too_short_is_told_and_recorded(tmp_path):
     assert done.exit_code == 0, done.output
     record = json.loads((out / "record.json").read_text(encoding="utf-8"))
     (note,) = (each for each in record["notes"] if each.startswith("the time budget"))
-    found = re.match(r"the time budget of 0.3 s allowed (\d+) of 100000 planned epochs; the whole", note)
-    epochs = int(found[1])
+    epochs = int(re.search(r"(\d+) of 100000", note)[1])
     assert 1 <= epochs == len(record["curves"]) <= record["settings"]["epochs"]
     assert record["settings"]["full_epochs"] == 100000
     assert f"Note: {note}." in done.stderr
@@ -419,46 +346,9 @@ def test_a_budget_that_is_too_short_is_told_and_recorded(tmp_path):
 
 def test_a_model_without_columns_says_so(tmp_path):
     x = np.random.RandomState(0).randn(60)
-    with (tmp_path / "d.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["a", "y"], *zip(x, ["u", "v"] * 30)])
-    done = call("fit", tmp_path / "d.csv", "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
+    path = write(tmp_path / "d.csv", ["a", "y"], zip(x, ["u", "v"] * 30))
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", "--epochs", "1")
     assert "Columns in use: 0 of 1: none\n" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"Größe, cm, x, y, z";b;y\n1,5;2;u\n',
-        "sep=;\na;b;y\n1,5;2;u\n",
-        "sep=,\r\na,b,y\r\n1.5,2,u\r\n",
-        "sep=;\ra;b;y\r1,5;2;u\r",
-        "a,b,y\r1.5,2,u\r",
-    ],
-)
-def test_separators_are_those_outside_quotes(text, tmp_path):
-    path = tmp_path / "d.csv"
-    path.write_bytes(text.encode())
-    table = read_table(str(path))
-    assert len(table.names) == 3
-    assert [values.tolist()[0] for values in table.values] == [1.5, 2.0, "u"]
-
-
-def test_codes_with_underscores_are_words(tmp_path):
-    path = tmp_path / "d.csv"
-    path.write_text("code,y\n2000_01,u\n2000_02,v\n", encoding="utf-8")
-    assert read_table(str(path)).values[0].tolist() == ["2000_01", "2000_02"]
-    frame = Encoder.learned(read_table(str(path)), np.ones(2))
-    assert frame.columns[0].kind == "category"
-
-
-def test_a_row_of_empty_cells_is_a_row(tmp_path):
-    """Else predictions would not be those of their rows; a line with nothing on it is none."""
-    path = tmp_path / "d.csv"
-    path.write_text("a,b\n1,u\n,\n\n  \n3,v\n", encoding="utf-8")
-    first, second = read_table(str(path)).values
-    assert np.isnan(first[1])
-    assert [first[0], first[2]] == [1.0, 3.0]
-    assert second.tolist() == ["u", None, "v"]
 
 
 def test_a_reader_that_has_seen_enough(run):

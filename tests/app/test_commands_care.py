@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import warnings
 
@@ -11,10 +12,9 @@ import safetensors
 import safetensors.torch
 import torch
 from scipy.stats import binomtest
-from typer.testing import CliRunner
 
+from app.calls import call, numbers, refused, write
 from sparsebnn import metrics
-from sparsebnn.app import cli
 from sparsebnn.app.commands import measuring, running, writing
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed
@@ -24,26 +24,6 @@ from sparsebnn.io import storage
 from sparsebnn.training import Interrupted
 
 TINY = ["--epochs", "2", "--replicates", "1"]
-
-
-def call(*words, **options):
-    return CliRunner().invoke(cli._app(), [str(word) for word in words], **options)
-
-
-def write(path, header, rows, delimiter=","):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
-    return path
-
-
-def numbers(rows=60, seed=0):
-    return np.random.RandomState(seed).randn(rows).round(3)
-
-
-def refused(done, message):
-    assert done.exit_code == 1, done.output
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +57,10 @@ def test_words_that_training_did_not_have_are_told(coded, tmp_path):
     done = call("predict", coded, write(tmp_path / "new.csv", ["code", "b"], rows))
     assert done.exit_code == 0
     assert len(list(csv.DictReader(done.stdout.splitlines()))) == len(rows)
-    assert done.stderr == (
-        "Note: column 'code' has words that did not occur in training: 'a1', 'b0', 'b1', 'b2', 'b3', … "
-        "(in 7 of 9 rows); 'A1' did, so look at the capitals.\n"
-    )
+    named = re.findall("'(.*?)'", done.stderr)
+    assert named == ["code", "a1", "b0", "b1", "b2", "b3", "A1"]
+    assert "7 of 9 rows" in done.stderr
     assert call("predict", coded, write(tmp_path / "old.csv", ["code", "b"], [["A1", ""]])).stderr == ""
-
-
-def test_semicolons_between_cells_mean_decimal_commas(tmp_path):
-    rows = [["1,5", "a,b"], ["2", "c"], ["NA", "d"]]
-    table = read_table(str(write(tmp_path / "d.csv", ["x", "word"], rows, ";")))
-    assert table.values[0][:2].tolist() == [1.5, 2.0]
-    assert table.values[1].tolist() == ["a,b", "c", "d"]
-    table = read_table(str(write(tmp_path / "d.tsv", ["x", "word"], rows, "\t")))
-    assert table.values[0].tolist() == ["1,5", "2", None]
 
 
 # -- the target ---------------------------------------------------------------------------------------
@@ -105,36 +75,28 @@ def test_words_such_as_none_are_classes(tmp_path):
     posed_ = problem(tmp_path, ["none", "mild", "severe", "NA", ""] * 12)
     assert sorted(set(posed_.y)) == ["NA", "mild", "none", "severe"]
     assert len(posed_.y) == 48
-    assert posed_.notes == (
-        "12 rows have no y and are left out",
-        "'none' is taken as a class (12 rows): empty its cells if it means missing",
-        "'NA' is taken as a class (12 rows): empty its cells if it means missing",
-    )
-
-
-@pytest.mark.parametrize("words", [["--json"], ["--json", "--quiet"]])
-def test_notes_are_in_the_json_and_the_record(tmp_path, words):
-    rows = zip(numbers(), [7] * 60, ["none", "mild", ""] * 20)
-    path = write(tmp_path / "d.csv", ["a", "flat", "y"], rows)
-    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY, *words)
-    told = json.loads(done.stdout)["notes"]
-    assert told == json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))["notes"]
-    assert told == [
-        "20 rows have no y and are left out",
-        "'none' is taken as a class (20 rows): empty its cells if it means missing",
-        "column 'flat' is left out: always the same",
+    assert [re.findall(r"'.*?'|\d+", note) for note in posed_.notes] == [
+        ["12"],
+        ["'none'", "12"],
+        ["'NA'", "12"],
     ]
-    assert "flat" not in done.stderr
 
 
-def test_every_column_that_is_left_out_is_named(tmp_path):
-    rows = zip(numbers(), [7] * 60, [f"id{i}" for i in range(60)], [""] * 60, ["u", "v"] * 30)
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_every_column_that_is_left_out_is_named(tmp_path, words):
+    """On the terminal or in the JSON, and in the record."""
+    rows = zip(numbers(), [7] * 60, [f"id{i}" for i in range(60)], [""] * 60, ["none", "mild", ""] * 20)
     path = write(tmp_path / "d.csv", ["a", "flat", "id", "void", "y"], rows)
-    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY)
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY, *words)
     assert done.exit_code == 0, done.output
-    told = [line for line in done.stderr.splitlines() if line.startswith("Note: ")]
-    assert [line.split("'")[1] for line in told] == ["flat", "id", "void"]
-    assert "Note: column 'flat' is left out: always the same." in told
+    notes = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))["notes"]
+    named = [re.findall(r"'.*?'", note) for note in notes]
+    assert named == [[], ["'none'"], ["'flat'"], ["'id'"], ["'void'"]]
+    if words:
+        assert json.loads(done.stdout)["notes"] == notes
+        assert "Note: " not in done.stderr
+    else:
+        assert done.stderr == "".join(f"Note: {note}.\n" for note in notes)
 
 
 def test_what_the_estimator_notes_is_noted_once(tmp_path, monkeypatch):
@@ -157,18 +119,14 @@ def test_a_word_among_numbers_stops_the_fit(tmp_path):
     prices = [f"{v:.1f}" for v in numbers(60)]
     prices[3], prices[8], prices[9] = "unknown", "$1,000", "unknown"
     path = write(tmp_path / "d.csv", ["a", "y"], zip(numbers(), prices))
-    refused(
-        call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY),
-        "Error: The 'target' of sparsebnn fit must be numbers for a regression. "
-        "Got 'unknown' (2×), '$1,000' (1×) instead. Correct those cells or leave them empty; "
-        "--task classification takes each value as a class.",
-    )
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY)
+    refused(done, "The 'target' of", "'unknown' (2×), '$1,000' (1×)", "--task classification")
     assert problem(tmp_path, prices, "classification").task == "classification"
 
 
 @pytest.mark.parametrize("form", ["${:,.0f}", "{:.1f} %", "€{:.2f}"])
 def test_numbers_written_for_people_are_not_classes(tmp_path, form):
-    with pytest.raises(InvalidInput, match="must be numbers for a regression"):
+    with pytest.raises(InvalidInput, match=r"The 'target' of .* numbers"):
         problem(tmp_path, [form.format(1000 * v) for v in numbers()])
 
 
@@ -184,12 +142,6 @@ def test_gaps_among_numbers_are_gaps(tmp_path):
         problem(tmp_path, cells)
 
 
-@pytest.mark.parametrize("cells", [["1", "2", "3", "4+"], ["low", "10.5"], ["2024", "x"]])
-def test_few_values_and_words_are_classes(tmp_path, cells):
-    found = problem(tmp_path, cells * 15)
-    assert (found.task, sorted(set(found.y))) == ("classification", sorted(cells))
-
-
 def test_a_name_that_looks_like_a_second_one(tmp_path):
     x = numbers()
     path = write(tmp_path / "d.csv", ["a", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
@@ -199,7 +151,7 @@ def test_a_name_that_looks_like_a_second_one(tmp_path):
     path = write(tmp_path / "d.csv", ["score", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
     found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
     assert np.allclose(found.y, x + 2.0)
-    with pytest.raises(InvalidInput, match=r"must be the name of one column\. Got 'score', twice or more,"):
+    with pytest.raises(InvalidInput, match=r"The 'target' of .*'score'"):
         read_table(str(path), target="score")
 
 
@@ -221,7 +173,7 @@ def test_force_replaces_what_fit_writes_and_nothing_else(coded, tmp_path):
     assert all((run / name).read_bytes() != content for name, content in before.items())
     assert (run / "notes" / "mine.txt").read_text(encoding="utf-8") == "mine"
     assert sorted(p.name for p in run.iterdir()) == sorted([*writing.FILES, "input.csv", "notes"])
-    refused(fit_again(run, run / "predictions.csv"), "must be no file that is replaced in")
+    refused(fit_again(run, run / "predictions.csv"), "The 'data' of")
 
 
 def test_a_run_into_the_folder_one_stands_in(coded, tmp_path, monkeypatch):
@@ -237,8 +189,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(coded, tmp_path
     (tmp_path / "file").write_text("a file", encoding="utf-8")
     data = coded.parent / "codes.csv"
     done = call("fit", data, "--target", "y", "--out", tmp_path / out)
-    refused(done, "Choose another --out.")
-    assert "cannot be written (" in done.stderr
+    refused(done, "cannot be written (")
     refused(call("predict", coded, data, "--out", tmp_path / out), "cannot be written (")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -246,7 +197,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_work(coded, tmp_path
 def test_predicting_into_a_folder_leaves_nothing(coded, tmp_path):
     (tmp_path / "o").mkdir()
     words = ["predict", coded, coded.parent / "codes.csv", "--force", "--out"]
-    refused(call(*words, tmp_path / "o"), "is a folder. Give --out the name of a file.")
+    refused(call(*words, tmp_path / "o"), "is a folder")
     assert [p.name for p in tmp_path.iterdir()] == ["o"]
     assert call(*words, tmp_path / "new" / "p.csv").exit_code == 0
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["p.csv"]
@@ -266,71 +217,11 @@ def test_an_interrupted_fit_has_its_own_words(coded, tmp_path, monkeypatch, erro
     monkeypatch.setattr(running, "_fitted", stopped)
     done = call("fit", coded.parent / "codes.csv", "--target", "y", "--out", tmp_path / "r")
     assert done.exit_code == 130
-    assert done.stderr.strip() == (
-        f"Interrupted. Nothing was written to {tmp_path / 'r'}. --time-budget or --epochs make a fit shorter."
-    )
+    assert done.stderr.strip().startswith(f"Interrupted. Nothing was written to {tmp_path / 'r'}.")
     assert list(tmp_path.iterdir()) == []
 
 
 # -- one line, no traceback ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--device", "banana"], "The 'device' of sparsebnn fit must be one of 'auto', 'cpu', 'cuda'."),
-        (["--device", "cuda:77"], "which this machine or this PyTorch does not have, instead."),
-        (["--seed", "-1"], "The 'seed' of sparsebnn fit must be between 0 and 4294967295. Got -1 instead."),
-        (["--seed", str(2**32)], "The 'seed' of sparsebnn fit must be between 0 and 4294967295."),
-    ],
-)
-def test_options_are_checked_before_the_work(coded, tmp_path, words, message):
-    refused(call("fit", "nowhere.csv", "--target", "y", "--out", tmp_path / "r", *words), message)
-
-
-def test_cuda_where_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    done = call("fit", "nowhere.csv", "--target", "y", "--out", tmp_path / "r", "--device", "cuda")
-    refused(done, "Got 'cuda', which this machine or this PyTorch does not have, instead. Use --device auto.")
-
-
-def test_classes_of_half_steps(tmp_path):
-    rows = zip(numbers(), [0.5, 1.0, 1.5, 2.0] * 15)
-    path = write(tmp_path / "D.CSV", ["a", "y"], rows)
-    words = ["--task", "classification", "--json", *TINY]
-    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *words)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["classes"] == ["0.5", "1.0", "1.5", "2.0"]
-
-
-def test_labels_too_large_for_whole_numbers(tmp_path):
-    assert set(problem(tmp_path, [str(10**19), str(2 * 10**19)] * 30).y) == {str(10**19), str(2 * 10**19)}
-
-
-def _bad_files(folder):
-    import polars
-
-    polars.DataFrame({"a": [], "y": []}).write_parquet(folder / "none.parquet")
-    np.savez(folder / "none.npz", a=np.zeros((0, 3)), y=np.zeros(0))
-    np.save(folder / "array.npy", np.zeros((20, 2)))
-    (folder / "array.npy").rename(folder / "array.npz")
-    (folder / "void.npz").write_bytes(b"")
-    np.savez(folder / "nothing.npz")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none.parquet", "none.parquet has a header and no rows. Give at least one row."),
-        ("none.npz", "none.npz has no rows in 'a'. Give at least one row."),
-        ("array.npz", "cannot be read as .npz: it holds one array without a name."),
-        ("void.npz", "cannot be read as .npz: "),
-        ("nothing.npz", "must hold arrays with the same number of rows."),
-    ],
-)
-def test_more_bad_files_give_one_line(tmp_path, name, message):
-    _bad_files(tmp_path)
-    refused(call("fit", tmp_path / name, "--target", "y", "--out", tmp_path / "r", *TINY), message)
 
 
 EDITS = {
@@ -355,11 +246,11 @@ def test_a_header_edited_by_hand_gives_one_line(coded, tmp_path, edit):
     path = tmp_path / "m.safetensors"
     meta["json"] = json.dumps(header)
     safetensors.torch.save_file(tensors, path, metadata=meta)
-    refused(call("info", path), "is damaged or truncated (its content does not match its checksum).")
-    # By a hand that knows of the checksum.
+    refused(call("info", path), "checksum")
+    # An edit that also updates the checksum.
     storage.write(persistence._KIND, path, tensors, header)
-    refused(call("info", path), f"Error: {path} is damaged (")
-    refused(call("predict", path, coded.parent / "codes.csv"), f"Error: {path} is damaged (")
+    refused(call("info", path), f"{path} is damaged (")
+    refused(call("predict", path, coded.parent / "codes.csv"), f"{path} is damaged (")
 
 
 def test_the_last_resort_is_one_line_and_its_own_status(monkeypatch):
@@ -369,7 +260,8 @@ def test_the_last_resort_is_one_line_and_its_own_status(monkeypatch):
     monkeypatch.setattr(running, "info", broken)
     done = call("info", "run")
     assert done.exit_code == 70
-    assert done.stderr == "Error: ZeroDivisionError: never foreseen (--debug shows where)\n"
+    assert done.stderr.startswith("Error: ZeroDivisionError: never foreseen (--debug")
+    assert done.stderr.count("\n") == 1
     assert isinstance(call("info", "run", "--debug").exception, ZeroDivisionError)
 
 
@@ -410,25 +302,18 @@ def test_the_interval_of_calibration_is_its_own():
         (["1.0", "2.0", ""], ["1.0", "2.0"]),
         (["+1", "-1"], ["+1", "-1"]),
         (["1e3", "2e3"], ["1e3", "2e3"]),
+        (["1", "2", "10"], [1, 2, 10]),
+        (["1", "2", "3", "4+"], ["1", "2", "3", "4+"]),
+        (["10.5", "low"], ["10.5", "low"]),
+        ([str(10**19), str(2 * 10**19)], [str(10**19), str(2 * 10**19)]),
+        (["1.0", "2.0", "1", "1.0"], ["1.0", "2.0"]),
+        (["1000", "1E3", "A"], ["1000", "1E3", "A"]),  # numbers among words are words
     ],
 )
 @pytest.mark.parametrize("delimiter", [",", ";"])
 def test_labels_come_back_as_they_were_written(tmp_path, cells, classes, delimiter):
     found = problem(tmp_path, cells * 20, delimiter=delimiter)
     assert (found.task, np.unique(found.y).tolist()) == ("classification", classes)
-
-
-def test_plain_whole_numbers_stay_numbers(tmp_path):
-    found = problem(tmp_path, ["1", "2", "10"] * 20)
-    assert np.unique(found.y).tolist() == [1, 2, 10]
-
-
-def test_one_number_in_two_spellings_is_one_class(tmp_path):
-    found = problem(tmp_path, ["1.0", "2.0", "1", "1.0"] * 15)
-    assert np.unique(found.y).tolist() == ["1.0", "2.0"]
-    assert found.notes == ("the labels '1.0', '1' are taken as one class: '1.0'",)
-    found = problem(tmp_path, ["1E3", "1000", "A"] * 20)  # among words they are words
-    assert np.unique(found.y).tolist() == ["1000", "1E3", "A"]
 
 
 @pytest.mark.parametrize("form", ["{:.2f}", "{:08.3f}", "{:+.1f}", "{:e}"])

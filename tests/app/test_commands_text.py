@@ -2,14 +2,15 @@
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from sparsebnn.app import cli
+from app.calls import call, refused, write
+from report.records import example
 from sparsebnn.app.cli import one_line_errors
 from sparsebnn.app.commands import running, writing
 from sparsebnn.checks import InvalidInput, printable
@@ -17,10 +18,6 @@ from sparsebnn.checks import InvalidInput, printable
 FORMULA = '=HYPERLINK("http://x.example","open me")'
 CODES = "\x1b[2J\x07"
 LABELS = [FORMULA, "'=kept", f"-red{CODES}"]
-
-
-def call(*words, **options):
-    return CliRunner().invoke(cli._app(), [str(word) for word in words], **options)
 
 
 def unescaped(cell):
@@ -35,12 +32,8 @@ def fitted(tmp_path_factory):
     """A run on a table whose labels, names and words try to be something else."""
     folder = tmp_path_factory.mktemp("text")
     random = np.random.RandomState(0)
-    with (folder / "rows.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([f"=A1{CODES}", f"b{CODES}", f"y{CODES}"])
-        for row in range(60):
-            label = row % len(LABELS)
-            writer.writerow([label + 0.01 * random.randn(), "+word", LABELS[label]])
+    rows = [(i % 3 + 0.01 * random.randn(), "+word", LABELS[i % 3]) for i in range(60)]
+    write(folder / "rows.csv", [f"=A1{CODES}", f"b{CODES}", f"y{CODES}"], rows)
     options = ["--epochs", "2", "--replicates", "1", "--out", folder / "run"]
     done = call("fit", folder / "rows.csv", "--target", f"y{CODES}", *options)
     assert done.exit_code == 0, done.output
@@ -54,15 +47,9 @@ def test_no_text_in_predictions_is_a_formula(fitted):
     for path in (folder / "run" / "predictions.csv", folder / "predicted.csv"):
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        for name in rows[0]:
-            assert name[0] not in "=+-@\t\r"
-        for row in rows:
-            for name, cell in row.items():
-                if name in ("truth", "prediction"):
-                    assert cell[0] not in "=+-@\t\r"
-                    assert unescaped(cell) in LABELS
-                else:
-                    float(cell)
+        labels = [row[name] for row in rows for name in ("truth", "prediction") if name in row]
+        assert all(text[0] not in "=+-@\t\r" for text in [*rows[0], *labels])
+        assert {unescaped(label) for label in labels} <= set(LABELS)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +125,20 @@ def test_errors_nobody_foresaw_and_interrupts_send_no_codes(monkeypatch, capsys)
 def test_ordinary_text_is_printed_as_it_is():
     text = "Bærum, naïve café, 東京, \U0001f469\u200d\U0001f52c, می\u200cخواهم, 10\u00a0%"
     assert printable(text) == text
+
+
+def test_the_help_lists_the_commands():
+    listed = re.findall(r"^│ (\w+) ", call("--help").output, flags=re.MULTILINE)
+    assert listed == ["fit", "predict", "info", "report"]
+
+
+def test_report_writes_the_page(tmp_path):
+    refused(call("report", tmp_path), "The 'folder' of report")
+    (tmp_path / "record.json").write_text("{", encoding="utf-8")
+    refused(call("report", tmp_path), "JSON")
+    (tmp_path / "record.json").write_text(json.dumps(example()), encoding="utf-8")
+    assert "report.html" in call("report", tmp_path).output
+    first = (tmp_path / "report.html").read_bytes()
+    assert call("report", tmp_path, "--out", tmp_path / "new" / "page.html", "--quiet").output == ""
+    assert (tmp_path / "new" / "page.html").read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "record.json", "report.html"]

@@ -61,20 +61,6 @@ def test_mean_and_variance_of_draws(name):
         within(var, alpha * (sigma**2 + (1 - alpha) * mu**2), var_error)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@torch.no_grad()
-def test_local_moments_are_those_of_draws(name):
-    """What the local reparametrization uses are the empirical moments of ``draw``, given z."""
-    for seed in range(3):
-        family = make_family(name, SHAPE, seed)
-        w, scale = conditional_draws(family, "draw", 10 + seed)
-        mean, mean_error, var, var_error = moment_errors(w)
-        has_z = hasattr(family, "conditional")
-        moments = family.conditional.moments(scale) if has_z else family.local(NoiseCounter())
-        within(mean, moments.mean, mean_error)
-        within(var, moments.var, var_error)
-
-
 @pytest.mark.parametrize("name", WITH_Z)
 @torch.no_grad()
 def test_local_and_draw_use_a_fresh_z(name):

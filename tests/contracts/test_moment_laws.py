@@ -149,17 +149,6 @@ def test_output_moments_by_enumeration(family, layer, bias, kind):
             assert float((ours - as_output(built, oracle, ours)).abs().max()) < 1e-10
 
 
-@pytest.mark.parametrize("family", ["flow_example", "mnf_example"])
-@pytest.mark.parametrize("layer", SMALL)
-def test_each_example_has_its_own_z(family, layer):
-    """With z_per="example" the rows of z differ, and so do the outputs of equal examples."""
-    built = small_layer(layer, family, 1)
-    x = torch.randn(SMALL[layer][1], generator=generator(1), dtype=torch.float64)
-    x[1:] = x[:1]
-    mean, _, _ = pass_moments(built, x, LocalPass, 2)
-    assert float((mean[1] - mean[0]).abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize("family", ["flow", "flow_example"])
 def test_z_on_the_outputs_of_a_dense_layer(family):
     """``z_axis`` is the axis that z multiplies, also when it is not the layer's own; by enumeration.

@@ -4,25 +4,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from estimators.quick import QUICK, two_classes
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, early_stopping, load
 from sparsebnn.nn.networks import prior_values
 
-QUICK = {
-    "epochs": 40,
-    "replicates": 2,
-    "hidden": (8,),
-    "learning_rate": 0.05,
-    "n_draws": 20,
-    "random_state": 0,
-}
 
-
-def two_classes(rows=120, seed=0):
-    x = np.random.RandomState(seed).randn(rows, 4)
-    return x, np.where(x[:, 0] - x[:, 1] > 0, "yes", "no")
-
-
-@pytest.mark.parametrize("asked", [0.02, 0.1])
+@pytest.mark.parametrize("asked", [0.02, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_a_target_density_is_reached(asked):
     x, y = load_breast_cancer(return_X_y=True)
     held = np.arange(len(x)) % 5 == 0

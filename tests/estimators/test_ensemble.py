@@ -3,18 +3,12 @@
 import numpy as np
 import torch
 
+from estimators.quick import QUICK
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.ensemble import Folded, folds
 from sparsebnn.likelihoods import Categorical, Gaussian
 
-QUICK = {
-    "epochs": 40,
-    "replicates": 5,
-    "hidden": (8,),
-    "learning_rate": 0.05,
-    "n_draws": 20,
-    "random_state": 0,
-}
+FIVE = {**QUICK, "replicates": 5}
 
 
 def test_held_rows_do_not_count():
@@ -49,8 +43,8 @@ def test_a_replicate_is_blind_to_the_targets_of_its_fold():
     held = folds(torch.from_numpy(y), 5, 0, False).numpy() == 0
     other = y.copy()
     other[np.flatnonzero(held & (y < 0))[0]], other[np.flatnonzero(held & (y > 0))[0]] = 1.0, -1.0
-    first = SparseBNNRegressor(**QUICK, calibrate=True).fit(x, y)
-    again = SparseBNNRegressor(**QUICK, calibrate=True).fit(x, other)
+    first = SparseBNNRegressor(**FIVE, calibrate=True).fit(x, y)
+    again = SparseBNNRegressor(**FIVE, calibrate=True).fit(x, other)
     pairs = zip(first.networks_, again.networks_)
     same = [torch.equal(a[0].weights.mean, b[0].weights.mean) for a, b in pairs]
     assert same == [True, False, False, False, False]
@@ -64,7 +58,7 @@ def test_overconfident_and_timid_predictions_are_corrected():
         x = rng.randn(count, 6)
         return x, (x[:, 0] + 1.5 * rng.logistic(size=count) > 0).astype(int)
 
-    model = SparseBNNClassifier(**{**QUICK, "epochs": 300, "temperature": 0.001, "hidden": (30,)}).fit(
+    model = SparseBNNClassifier(**{**FIVE, "epochs": 300, "temperature": 0.001, "hidden": (30,)}).fit(
         *rows(120)
     )
     x, y = rows(2000)
@@ -80,4 +74,4 @@ def test_overconfident_and_timid_predictions_are_corrected():
 
 def test_goes_without_where_there_is_little():
     x = np.random.RandomState(0).randn(20, 2)
-    assert SparseBNNClassifier(**{**QUICK, "epochs": 2}).fit(x, x[:, 0] > 0).logit_scale_ == 1.0
+    assert SparseBNNClassifier(**{**FIVE, "epochs": 2}).fit(x, x[:, 0] > 0).logit_scale_ == 1.0

@@ -44,6 +44,7 @@ def test_noise_of_a_known_function_is_learned_and_the_mean_not_worse():
     assert nll(*found["heteroscedastic"], targets) < nll(mean, std, targets) + 0.15
 
 
+@pytest.mark.slow
 def test_real_rows_are_predicted_as_well_as_with_learned_noise():
     x, y = load_diabetes(return_X_y=True)
     order = np.random.RandomState(0).permutation(len(y))

@@ -1,5 +1,7 @@
 """The regressor: quantiles and deviations against their definitions, several targets, files."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -45,7 +47,7 @@ def test_quantiles_solve_the_mixture():
 
 def test_samples_have_the_predicted_mean_and_std(fitted):
     x, _ = line(4, seed=2)
-    model = SparseBNNRegressor(**{**QUICK, "n_draws": 4000}).fit(*line())
+    model = pickle.loads(pickle.dumps(fitted)).set_params(n_draws=4000)
     mean, std = model.predict(x, return_std=True)
     samples = model.sample_predictive(x, 4000)
     assert (np.abs(samples.mean(0) - mean) < 4 * std / np.sqrt(4000)).all()
@@ -87,35 +89,11 @@ def test_parameters_set_after_the_fit_change_no_saved_prediction(tmp_path):
     assert again.get_params()["noise"] == "heteroscedastic"
 
 
-def test_noise_that_depends_on_the_row_is_found():
-    rng = np.random.RandomState(0)
-    x = rng.uniform(-1, 1, (400, 1))
-    y = rng.randn(400) * np.where(x[:, 0] > 0, 3.0, 0.3)
-    model = SparseBNNRegressor(**{**QUICK, "epochs": 80}, noise="heteroscedastic").fit(x, y)
-    _, std = model.predict(np.array([[-0.7], [0.7]]), return_std=True)
-    assert std[1] > 3 * std[0]
-
-
-def test_contributions_sum_to_the_prediction(fitted):
-    x, _ = line(5, seed=4)
-    explained = fitted.explain(x, n_draws=20)
-    assert explained.names == ("x0", "x1", "x2")
-    assert int(explained.importance.argmax()) == 0
-    assert fitted.effects_.direction[0] == "+"
-    assert abs(fitted.effects_.value[0] - 20.0) < 6.0
-
-
-def test_the_summary_names_what_matters(fitted):
-    text = fitted.summary()
-    assert "SparseBNNRegressor: 1 target" in text
-    assert text.index("x0") < text.index("x1")
-    assert "prior of every weight, as given: slab std 1, inclusion 0.1\n" in text
-
-
 def test_the_summary_says_what_priors_have_learned():
-    from sparsebnn import EmpiricalPrior, mlp
+    from sparsebnn import mlp
     from sparsebnn.estimators.summary import _priors
     from sparsebnn.nn.networks import prior_values
+    from sparsebnn.posteriors import EmpiricalPrior
 
     networks = [mlp([3, 4, 1], prior=EmpiricalPrior(0.25)) for _ in range(2)]
     first, last = _priors(networks)
@@ -123,3 +101,16 @@ def test_the_summary_says_what_priors_have_learned():
     assert first == f"prior that layer 0 learned: slab std {std:.3g}, inclusion 0.25"
     assert last.startswith("prior that layer 2 learned: ")
     assert _priors([mlp([3, 1], family="gaussian")]) == []
+
+
+def test_effects_and_summary_name_what_matters(fitted):
+    x, _ = line(5, seed=4)
+    explained = fitted.explain(x, n_draws=20)
+    assert explained.names == ("x0", "x1", "x2")
+    assert int(explained.importance.argmax()) == 0
+    assert fitted.effects_.direction[0] == "+"
+    assert abs(fitted.effects_.value[0] - 20.0) < 6.0
+    text = fitted.summary()
+    assert "SparseBNNRegressor: 1 target" in text
+    assert text.index("x0") < text.index("x1")
+    assert "prior of every weight, as given: slab std 1, inclusion 0.1\n" in text

@@ -56,7 +56,7 @@ def test_fewer_epochs_where_not_all_fit(clock):
     plan, budget = plan_of(500), Budget(10.0)
     clock.now += 1.0
     short = budget.shortened(plan, 500, Pace(0.1, 0.0, 1.0), plan_of)
-    assert short == dataclasses.replace(plan, epochs=15, full_epochs=100)
+    assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=100)
     assert (short.planned_epochs, plan.planned_epochs) == (100, 100)
     # 400 steps, the second gone, and a fifth of the whole for what follows.
     assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx((1.0 + 40.0 / 0.9) / 0.8)
@@ -66,9 +66,9 @@ def test_fewer_rows_where_not_even_a_few_epochs_fit(clock):
     """72 steps of 1024 rows: ten epochs of seven batches."""
     plan = plan_of(200_000)
     short = Budget(10.0).shortened(plan, 200_000, Pace(0.1, 0.0, 1.0), plan_of)
-    assert (short.train_rows, short.epochs, short.batch_size) == (7168, 10, 1024)
-    assert short.full_epochs == plan.epochs == 21
-    assert short.temperature == plan_of(7168).temperature < plan.temperature
+    assert (short.train_rows, short.settings.epochs, short.settings.batch_size) == (7168, 10, 1024)
+    assert short.full_epochs == plan.settings.epochs == 21
+    assert short.settings.temperature == plan_of(7168).settings.temperature < plan.settings.temperature
 
 
 @pytest.mark.parametrize(("density", "least"), [(None, 1), (0.1, 4)])
@@ -77,7 +77,7 @@ def test_there_is_always_something_to_train(density, least, rows, clock):
     budget = Budget(1.0)
     clock.now += 2.0
     short = budget.shortened(plan_of(rows, target_density=density), rows, Pace(0.1, 0.0, 1.0), plan_of)
-    assert short.epochs == least
+    assert short.settings.epochs == least
     assert short.train_rows == (None if rows == 300 else 1000)
     assert budget.effort(Pace(0.1, 0.0, 1.0)) == LEAST_EFFORT
 
@@ -112,7 +112,8 @@ def test_a_budget_is_kept_and_what_it_left_out_is_said(own_time, tmp_path):
     assert model.notes_[-1].startswith(said)
     assert f"{model.n_epochs_} of 600 epochs" in model.summary()
     # The schedule ends where the training ends.
-    assert model.plan_.settings.rate("", model.plan_.epochs - 1) < 0.1 * model.plan_.learning_rate
+    settings = model.plan_.settings
+    assert settings.rate("", settings.epochs - 1) < 0.1 * settings.learning_rate
     assert model.score(x, y) > 0.9
     again = load(model.save(tmp_path / "m.safetensors"))
     assert (again.planned_epochs_, again.n_epochs_) == (600, model.n_epochs_)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sparsebnn.io.locking import locked
+from sparsebnn.io.files import locked
 
 fcntl = pytest.importorskip("fcntl")
 

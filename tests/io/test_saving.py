@@ -31,13 +31,15 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete", "flow", "mnf"])
 def test_a_network_comes_back_with_its_predictions(family, path):
-    ours = sparsebnn.mlp([4, 6, 3], family=family)
-    other = sparsebnn.mlp([4, 6, 3], family=family)
+    prior = sparsebnn.posteriors.SpikeSlabPrior(0.3) if family == "spike_slab" else None
+    ours, other = (sparsebnn.mlp([4, 6, 3], family=family, prior=p) for p in (prior, None))
     expected = sparsebnn.predict(ours, X, Categorical(3), n_draws=7).probs
     assert not torch.equal(sparsebnn.predict(other, X, Categorical(3), n_draws=7).probs, expected)
-    save(ours, path)
-    load(path, other)
+    metadata = {"sizes": [4, 6, 3], "note": "ä", "nested": {"a": [1.5, None]}}
+    save(ours, path, **metadata)
+    assert load(path, other).metadata == metadata
     assert torch.equal(sparsebnn.predict(other, X, Categorical(3), n_draws=7).probs, expected)
+    assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), other.buffers()))
 
 
 def test_the_same_network_is_the_same_file(path):
@@ -54,18 +56,6 @@ def test_the_same_network_is_the_same_file(path):
         assert set(file.keys()) >= set(ours.state_dict())
         for name, value in ours.state_dict().items():
             assert torch.equal(file.get_tensor(name), value)
-
-
-def test_priors_are_part_of_the_state(path):
-    save(network(prior=sparsebnn.SpikeSlabPrior(inclusion_prob=0.3)), path)
-    loaded = network()
-    load(path, loaded)
-    assert loaded[0].weights.conditional.prior.inclusion_prob == pytest.approx(0.3)
-
-
-def test_metadata_comes_back(path):
-    save(network(), path, sizes=[4, 6, 3], note="ä", nested={"a": [1.5, None]})
-    assert load(path, network()).metadata == {"sizes": [4, 6, 3], "note": "ä", "nested": {"a": [1.5, None]}}
 
 
 def test_what_the_inclusions_are_is_part_of_the_file(path):
@@ -86,13 +76,12 @@ def test_what_the_inclusions_are_is_part_of_the_file(path):
                 assert select(network, rule="fdr").inclusion.shape == (4,)
 
 
-def test_metadata_that_json_cannot_hold(path):
-    with pytest.raises(InvalidInput) as error:
-        save(network(), path, when=object())
-    assert str(error.value) == (
-        "The 'metadata' of save must be what JSON can hold. "
-        "Got Object of type object is not JSON serializable instead."
-    )
+@pytest.mark.parametrize(
+    ("metadata", "match"), [({"when": object()}, "JSON"), ({"n": {1: "a", "1": "b"}}, "'1' occurs twice")]
+)
+def test_metadata_that_json_cannot_hold(path, metadata, match):
+    with pytest.raises(InvalidInput, match=f"'metadata' of save .*{match}"):
+        save(network(), path, **metadata)
     assert not path.exists()
 
 
@@ -108,81 +97,30 @@ def test_a_layer_used_twice_is_saved_once_and_loaded_into_both(path):
     assert torch.equal(other[2].weights.mean, ours[0].weights.mean)
 
 
-def test_a_network_of_another_make_is_refused_and_left_alone(path):
-    save(network(), path)
-    other = sparsebnn.mlp([4, 7, 3], family="flow", family_options={"hidden": (5, 5)})
+@pytest.mark.parametrize(
+    ("saved", "match"),
+    [
+        ([4, 7, 3], r"'0\.weights\.mean' is \(7, 4\) torch.float32 there and \(6, 4\) torch.float32 here"),
+        ([4, 6], r"it has no '2\.weights"),
+        ([4, 6, 3, 3], r"'4\..*' does not exist here"),
+    ],
+)
+def test_a_network_of_another_make_is_refused_and_left_alone(path, saved, match):
+    save(sparsebnn.mlp(saved), path)
+    other = sparsebnn.mlp([4, 6, 3])
     before = [p.clone() for p in other.parameters()]
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=f"belongs to another network: {match}"):
         load(path, other)
-    assert str(error.value) == (
-        f"{path} belongs to another network: '0.weights.conditional.mean' is (6, 4) torch.float32 there "
-        "and (7, 4) torch.float32 here."
-    )
     assert all(torch.equal(a, b) for a, b in zip(before, other.parameters()))
 
 
-def test_parts_that_are_missing_or_too_many(path):
-    small, large = sparsebnn.mlp([4, 3]), sparsebnn.mlp([4, 3, 3])
-    save(small, path)
-    with pytest.raises(ModelError, match=r"belongs to another network: it has no '2\.weights"):
-        load(path, large)
-    save(large, path)
-    with pytest.raises(ModelError, match=r"belongs to another network: '2\..*' does not exist here\.$"):
-        load(path, small)
-
-
-def bad_mean(state):
-    state["0.weights.conditional.mean"][0, 1] = float("nan")
-
-
-def infinite_bias(state):
-    state["2.biases.mean"][0] = float("-inf")
-
-
-def negative_std(state):
-    state["0.weights.conditional.prior.std"].fill_(-1.0)
-
-
-def no_std(state):
-    state["0.biases.prior.std"].fill_(0.0)
-
-
-def certain(state):
-    state["2.weights.conditional.prior.inclusion_prob"].fill_(1.0)
-
-
 IMPOSSIBLE = {
-    bad_mean: "'0.weights.conditional.mean' has 1 NaN or infinite values",
-    infinite_bias: "'2.biases.mean' has 1 NaN or infinite values",
-    negative_std: "'0.weights.conditional.prior.std' must be positive and finite and is -1",
-    no_std: "'0.biases.prior.std' must be positive and finite and is 0",
-    certain: "'2.weights.conditional.prior.inclusion_prob' must be strictly between 0 and 1 and is 1",
+    "0.weights.conditional.mean": float("nan"),
+    "2.biases.mean": float("-inf"),
+    "0.weights.conditional.prior.std": -1.0,
+    "0.biases.prior.std": 0.0,
+    "2.weights.conditional.prior.inclusion_prob": 1.0,
 }
-
-
-@pytest.mark.parametrize("change", IMPOSSIBLE, ids=lambda change: change.__name__)
-def test_values_that_no_network_can_have_are_refused_and_nothing_is_copied(path, change):
-    save(network(), path)
-    tensors, header = storage.read(saving._KIND, path)
-    change(tensors)
-    storage.write(saving._KIND, path, tensors, header)
-    other = network()
-    other.inclusions_are_no_posterior = "as it was"
-    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    with pytest.raises(ModelError) as error:
-        load(path, other)
-    assert str(error.value) == f"{path} must not be used: {IMPOSSIBLE[change]}. Save the network again."
-    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
-    assert other.inclusions_are_no_posterior == "as it was"
-
-
-@pytest.mark.parametrize("change", IMPOSSIBLE, ids=lambda change: change.__name__)
-def test_a_network_with_such_values_is_not_saved(path, change):
-    made = network()
-    change(made.state_dict())
-    with pytest.raises(InvalidInput, match=r"one where '.*(infinite values|must be)"):
-        save(made, path)
-    assert not path.exists()
 
 
 class Masked(nn.Module):
@@ -201,79 +139,27 @@ def test_a_buffer_may_be_infinite_where_the_network_has_it_so(path):
         load(path, other)
 
 
-def test_metadata_with_a_key_twice(path):
-    with pytest.raises(InvalidInput, match="the key '1' occurs twice"):
-        save(network(), path, numbers={1: "a", "1": "b"})
-
-
-def test_there_is_no_file(path):
-    with pytest.raises(ModelError) as error:
-        load(path, network())
-    expected = f"There is no model at {path}. Check the path, or save a network there first."
-    assert str(error.value) == expected
-
-
-def test_a_truncated_file(path):
-    save(network(), path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ModelError, match=r"is damaged or truncated \(.*\)\. Save the network again\.$"):
-        load(path, network())
-
-
-def test_a_checkpoint_is_not_a_model_nor_the_reverse(path):
-    checkpoint.write(path, {"a": torch.zeros(1)}, {})
-    with pytest.raises(ModelError) as error:
-        load(path, network())
-    assert str(error.value) == f"{path} is not a sparsebnn model (format 'sparsebnn-checkpoint')."
-    save(network(), path)
-    with pytest.raises(CheckpointError) as error:
-        checkpoint.read(path)
-    assert str(error.value) == f"{path} is not a sparsebnn checkpoint (format 'sparsebnn-model')."
-
-
-def test_a_file_of_another_version(path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(saving, "_KIND", dataclasses.replace(saving._KIND, version=1))
-        save(network(), path)
-    with pytest.raises(ModelError) as error:
-        load(path, network())
-    expected = f"{path} has model version 1; this release reads 2. Load it with the release that wrote it."
-    assert str(error.value) == expected
-
-
-def test_when_writing_fails_the_old_file_stays_and_nothing_else(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("fails", "error", "raised"),
+    [
+        ("fsync", OSError(28, "No space left on device"), ModelError),
+        ("replace", KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_when_writing_fails_the_old_file_stays_and_nothing_else(path, monkeypatch, fails, error, raised):
     save(network(), path)
     before = path.read_bytes()
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ModelError) as error:
+    monkeypatch.setattr(os, fails, fail)
+    with pytest.raises(raised):
         save(network(), path)
-    assert str(error.value) == (
-        f"The model {path} could not be written (No space left on device); the previous model is intact. "
-        "Free space or choose another folder, then save again."
-    )
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_an_interrupt_while_writing_leaves_nothing_behind(path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save(network(), path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    target = tmp_path / "file" / "model.safetensors"
-    with pytest.raises(ModelError, match=r"could not be written \((File exists|Not a directory)\)\. Free"):
-        save(network(), target)
+    with pytest.raises(ModelError, match="could not be written"):
+        save(network(), path / "model.safetensors")  # below a file
 
 
 def test_files_have_ordinary_permissions(path):
@@ -340,36 +226,19 @@ def test_a_run_is_saved_with_the_noise_it_learned(path):
     """A noise of a tenth is learned from 1; without it the loaded network would say 1 again."""
     x = torch.linspace(-1, 1, 80).unsqueeze(1)
     y = 2.0 * x[:, 0] + 0.1 * torch.randn(80, generator=torch.Generator().manual_seed(0))
-    settings = sparsebnn.Settings(epochs=60, learning_rate=0.05)
-    run = sparsebnn.train(
-        sparsebnn.mlp([1, 1]), (x, y), settings=settings, likelihood="gaussian", progress=False
-    )
+    options = {"settings": sparsebnn.Settings(epochs=60, learning_rate=0.05), "likelihood": "gaussian"}
+    run = sparsebnn.train(sparsebnn.mlp([1, 1]), (x, y), replicates=2, progress=False, **options)
+    for what in (run, {"weights": x}):
+        with pytest.raises(InvalidInput, match=r"of save must be a (network or a )?run"):
+            save(what, path)
+    assert not path.exists()
+    run = sparsebnn.train(sparsebnn.mlp([1, 1]), (x, y), progress=False, **options)
     save(run, path)
     loaded = load(path, sparsebnn.mlp([1, 1]))
     expected = sparsebnn.predict(run.network, x, run.likelihood)
     found = sparsebnn.predict(loaded.network, x, loaded.likelihood)
     assert torch.equal(found.std, expected.std)
     assert float(found.std.max()) < 0.5
-
-
-def test_a_run_of_several_replicates_is_not_saved_as_one(path):
-    x = torch.randn(20, 4)
-    settings = sparsebnn.Settings(epochs=1)
-    run = sparsebnn.train(
-        sparsebnn.mlp([4, 1]),
-        (x, x[:, 0]),
-        settings=settings,
-        likelihood="gaussian",
-        replicates=2,
-        progress=False,
-    )
-    with pytest.raises(
-        InvalidInput, match=r"must be a run of one replicate\. Got one of 2 instead\. Save each"
-    ):
-        save(run, path)
-    with pytest.raises(InvalidInput, match="a network or a run"):
-        save({"weights": x}, path)
-    assert not path.exists()
 
 
 def test_without_a_likelihood_there_is_none(path):
@@ -388,29 +257,20 @@ class Own(Likelihood):
 
 
 def test_a_likelihood_of_another_class_is_given_to_load(path):
-    """Nothing is imported by name: the class must be there, in the hands of who loads."""
+    """Nothing is imported by name: the class must be there, in the hands of who loads, with its options."""
     save(sparsebnn.mlp([4, 3]), path, Own(3.0))
-    with pytest.raises(
-        ModelError, match=r"a likelihood of the class 'Own'\. It is not the library's: pass one"
-    ):
+    with pytest.raises(ModelError, match=r"a likelihood of the class 'Own'"):
         load(path, sparsebnn.mlp([4, 3]))
     given = Own()
     assert load(path, sparsebnn.mlp([4, 3]), given).likelihood is given
     assert given.rate.tolist() == [3.0, 3.0]
-    with pytest.raises(
-        ModelError, match=r"holds the likelihood Own\(\), and Categorical\(n_classes=3\) was given"
-    ):
+    with pytest.raises(ModelError, match=r"holds the likelihood Own\(\)"):
         load(path, sparsebnn.mlp([4, 3]), Categorical(3))
-
-
-def test_a_given_likelihood_must_have_the_same_options(path):
     save(sparsebnn.mlp([4, 1]), path, Gaussian(std=0.2))
-    given = Gaussian(noise="fixed")
-    before = given.raw_std.clone()
+    given, same = Gaussian(noise="fixed"), Gaussian()
     with pytest.raises(ModelError, match=r"noise='learned'\), and Gaussian\(.*noise='fixed'\) was given"):
         load(path, sparsebnn.mlp([4, 1]), given)
-    assert torch.equal(given.raw_std, before)
-    same = Gaussian()
+    assert torch.equal(given.raw_std, Gaussian(noise="fixed").raw_std)
     load(path, sparsebnn.mlp([4, 1]), same)
     assert not torch.equal(same.raw_std, Gaussian().raw_std)
 
@@ -454,3 +314,44 @@ def test_what_cannot_be_said_of_a_likelihood_is_refused_and_nothing_is_copied(pa
     with pytest.raises(ModelError, match=re.escape(message)):
         load(path, other)
     assert all(torch.equal(tensor, before[n]) for n, tensor in other.state_dict().items())
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_values_that_no_network_can_have_are_refused(path, name):
+    """They are not saved; from a file nothing is copied."""
+    save(network(), path)
+    tensors, header = storage.read(saving._KIND, path)
+    tensors[name].fill_(IMPOSSIBLE[name])
+    storage.write(saving._KIND, path, tensors, header)
+    other = network()
+    other.inclusions_are_no_posterior = "as it was"
+    before = {key: tensor.clone() for key, tensor in other.state_dict().items()}
+    with pytest.raises(ModelError, match=f"'{re.escape(name)}' (has .* infinite values|must be)"):
+        load(path, other)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in other.state_dict().items())
+    assert other.inclusions_are_no_posterior == "as it was"
+    made, unsaved = network(), path.with_name("unsaved")
+    made.state_dict()[name].fill_(IMPOSSIBLE[name])
+    with pytest.raises(InvalidInput, match=f"'{re.escape(name)}'"):
+        save(made, unsaved)
+    assert not unsaved.exists()
+
+
+def test_files_that_are_no_model_of_this_version(path, monkeypatch):
+    """There is none, it is cut short, it is a checkpoint, or it was written by another release."""
+    with pytest.raises(ModelError, match="There is no model at"):
+        load(path, network())
+    save(network(), path)
+    with pytest.raises(CheckpointError, match="not a sparsebnn checkpoint"):
+        checkpoint.read(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ModelError, match="is damaged or truncated"):
+        load(path, network())
+    checkpoint.write(path, {"a": torch.zeros(1)}, {})
+    with pytest.raises(ModelError, match="not a sparsebnn model"):
+        load(path, network())
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "_KIND", dataclasses.replace(saving._KIND, version=1))
+        save(network(), path)
+    with pytest.raises(ModelError, match="has model version 1; this release reads 2"):
+        load(path, network())

@@ -100,7 +100,7 @@ def test_a_layer_gives_the_same_with_and_without_the_kernel(family):
     """On CUDA a layer recorded for the compiler uses the kernel; eagerly it uses torch's convolution."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    layer = sparsebnn.Conv2d(4, 20, 3, stride=2, padding=1, family=family, device="cuda")
+    layer = sparsebnn.nn.Conv2d(4, 20, 3, stride=2, padding=1, family=family, device="cuda")
     x = torch.randn(5, 4, 9, 9, device="cuda")
     torch.manual_seed(0)
     plain, plain_kl = layer.forward_with_kl(x)

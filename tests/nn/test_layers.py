@@ -9,166 +9,42 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import Linear
 
-SMALL = " The network's layers leave too little of so small an input."
-NAMES = "'gaussian', 'spike_slab', 'concrete', 'flow', 'mnf'"
-
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "named"),
     [
-        (
-            lambda: Linear(4, 2)(torch.zeros(3, 5)),
-            "The 'x' of Linear must be of shape (batch, 4). Got shape (3, 5) instead.",
-        ),
-        (
-            lambda: Linear(4, 2)(torch.zeros(3, 2, 2)),
-            "The 'x' of Linear must be of shape (batch, 4). Got shape (3, 2, 2) instead. "
-            "Flatten images first.",
-        ),
-        (
-            lambda: Linear(4, 2)(torch.zeros(4)),
-            "The 'x' of Linear must be of shape (batch, 4). Got shape (4,) instead.",
-        ),
-        (
-            lambda: Conv2d(1, 3, (1, 5), padding=(0, 1))(torch.zeros(1, 1, 1, 2)),
-            "The 'x' of Conv2d must be of a width of at least 3. Got shape (1, 1, 1, 2) instead." + SMALL,
-        ),
-        (
-            lambda: Conv2d(1, 3, (5, 1), dilation=2)(torch.zeros(1, 1, 8, 8)),
-            "The 'x' of Conv2d must be of a height of at least 9. Got shape (1, 1, 8, 8) instead." + SMALL,
-        ),
-        (
-            lambda: Conv1d(1, 3, 4)(torch.zeros(1, 1, 3)),
-            "The 'x' of Conv1d must be of a length of at least 4. Got shape (1, 1, 3) instead." + SMALL,
-        ),
-        (
-            lambda: Conv1d(2, 3, 3)(torch.zeros(1, 3, 7)),
-            "The 'x' of Conv1d must be of shape (batch, 2, length). Got shape (1, 3, 7) instead.",
-        ),
-        (
-            lambda: Conv1d(2, 3, 3)(torch.zeros(2, 7)),
-            "The 'x' of Conv1d must be of shape (batch, 2, length). Got shape (2, 7) instead.",
-        ),
-        (
-            lambda: Conv2d(2, 3, 3)(torch.zeros(2, 7, 7)),
-            "The 'x' of Conv2d must be of shape (batch, 2, height, width). Got shape (2, 7, 7) instead.",
-        ),
-        (
-            lambda: Linear(4, 2, family="spike_slabs"),
-            f"The 'family' of Linear must be one of {NAMES}. Got 'spike_slabs' instead. "
-            "Did you mean 'spike_slab'?",
-        ),
-        (
-            lambda: Conv2d(4, 2, 3, family="horseshoe"),
-            f"The 'family' of Conv2d must be one of {NAMES}. Got 'horseshoe' instead.",
-        ),
-        (
-            lambda: Conv1d(4, 2, 3, family="flows"),
-            f"The 'family' of Conv1d must be one of {NAMES}. Got 'flows' instead. Did you mean 'flow'?",
-        ),
-        (
-            lambda: Linear(0, 2),
-            "The 'in_features' of Linear must be a whole number of at least 1. Got 0 instead.",
-        ),
-        (
-            lambda: Linear(4, 2.5),
-            "The 'out_features' of Linear must be a whole number of at least 1. Got 2.5 instead.",
-        ),
-        (
-            lambda: Conv2d(3, 4, 3, groups=2),
-            "The 'in_channels' of Conv2d must be a multiple of groups (2). Got 3 instead.",
-        ),
-        (
-            lambda: Conv1d(4, 3, 3, groups=2),
-            "The 'out_channels' of Conv1d must be a multiple of groups (2). Got 3 instead.",
-        ),
-        (
-            lambda: Conv2d(4, 4, 3, groups=0),
-            "The 'groups' of Conv2d must be a whole number of at least 1. Got 0 instead.",
-        ),
-        (
-            lambda: Conv2d(4, 4, (3, 3, 3)),
-            "The 'kernel_size' of Conv2d must be a number or 2 numbers. Got (3, 3, 3) instead.",
-        ),
-        (
-            lambda: Conv1d(4, 4, 3, stride=0),
-            "The 'stride' of Conv1d must be a whole number of at least 1. Got 0 instead.",
-        ),
-        (
-            lambda: Conv2d(4, 4, 3, padding=-1),
-            "The 'padding' of Conv2d must be a whole number of at least 0. Got -1 instead.",
-        ),
-        (
-            lambda: Conv2d(4, 4, 3, padding="sam"),
-            "The 'padding' of Conv2d must be one of 'same', 'valid'. Got 'sam' instead. Did you mean 'same'?",
-        ),
-        (
-            lambda: Conv2d(4, 4, 3, padding="same", stride=2),
-            "The 'padding' of Conv2d must be a number when stride is not 1. Got 'same' instead.",
-        ),
-        (
-            lambda: Conv2d(4, 4, 3, padding_mode="zero"),
-            "The 'padding_mode' of Conv2d must be one of 'zeros', 'reflect', 'replicate', 'circular'. "
-            "Got 'zero' instead. Did you mean 'zeros'?",
-        ),
-        (
-            lambda: Linear(4, 2, family="concrete", family_options={"relaxation": 0.0}),
-            "The 'relaxation' of the 'concrete' family must be positive and finite. Got 0.0 instead.",
-        ),
-        (
-            lambda: Linear(4, 2, family="concrete", family_options={"relaxation": -0.5}),
-            "The 'relaxation' of the 'concrete' family must be positive and finite. Got -0.5 instead.",
-        ),
-        (
-            lambda: Linear(4, 2, family="flow", family_options={"auxiliary": "moment"}),
-            "The 'auxiliary' of the 'flow' family must be one of 'moments', 'drawn'. Got 'moment' instead. "
-            "Did you mean 'moments'?",
-        ),
-        (
-            lambda: Linear(4, 2, family="mnf", family_options={"squash": "relu"}),
-            "The 'squash' of the 'mnf' family must be one of 'hardtanh', 'tanh', 'identity'. "
-            "Got 'relu' instead.",
-        ),
-        (
-            lambda: Linear(4, 2, family="flow", family_options={"z_per": "row"}),
-            "The 'z_per' of the 'flow' family must be one of 'batch', 'example'. Got 'row' instead.",
-        ),
-        (
-            lambda: Linear(4, 2, family="flow", family_options={"z_per": "example", "auxiliary": "drawn"}),
-            "The 'auxiliary' of the 'flow' family must be 'moments' when z_per='example'. "
-            "Got 'drawn' instead. "
-            "Drawing all weights for every example is not offered; choose one of the two.",
-        ),
-        (
-            lambda: Linear(4, 2, family="flow", family_options={"kind": "coupler"}),
-            "The 'kind' of flow must be one of 'autoregressive', 'coupling'. Got 'coupler' instead. "
-            "Did you mean 'coupling'?",
-        ),
-        (
-            lambda: Linear(4, 2, family="flow", family_options={"ordering": "rand"}),
-            "The 'ordering' of flow must be one of 'shared', 'alternate', 'random'. Got 'rand' instead. "
-            "Did you mean 'random'?",
-        ),
+        (lambda: Linear(4, 2)(torch.zeros(3, 5)), "'x' of Linear"),
+        (lambda: Linear(4, 2)(torch.zeros(3, 2, 2)), "'x' of Linear"),
+        (lambda: Linear(4, 2)(torch.zeros(4)), "'x' of Linear"),
+        (lambda: Conv1d(2, 3, 3)(torch.zeros(1, 3, 7)), "'x' of Conv1d"),
+        (lambda: Conv1d(2, 3, 3)(torch.zeros(2, 7)), "'x' of Conv1d"),
+        (lambda: Conv2d(2, 3, 3)(torch.zeros(2, 7, 7)), "'x' of Conv2d"),
+        (lambda: Linear(4, 2, family="spike_slabs"), "'family' of Linear"),
+        (lambda: Conv2d(4, 2, 3, family="horseshoe"), "'family' of Conv2d"),
+        (lambda: Linear(0, 2), "'in_features' of Linear"),
+        (lambda: Linear(4, 2.5), "'out_features' of Linear"),
+        (lambda: Conv2d(3, 4, 3, groups=2), "'in_channels' of Conv2d"),
+        (lambda: Conv1d(4, 3, 3, groups=2), "'out_channels' of Conv1d"),
+        (lambda: Conv2d(4, 4, 3, groups=0), "'groups' of Conv2d"),
+        (lambda: Conv2d(4, 4, (3, 3, 3)), "'kernel_size' of Conv2d"),
+        (lambda: Conv1d(4, 4, 3, stride=0), "'stride' of Conv1d"),
+        (lambda: Conv2d(4, 4, 3, padding=-1), "'padding' of Conv2d"),
+        (lambda: Conv2d(4, 4, 3, padding="sam"), "'padding' of Conv2d"),
+        (lambda: Conv2d(4, 4, 3, padding="same", stride=2), "'padding' of Conv2d"),
+        (lambda: Conv2d(4, 4, 3, padding_mode="zero"), "'padding_mode' of Conv2d"),
     ],
 )
-def test_messages(call, message):
-    """Bad shapes, names and numbers are refused with the whole message."""
-    with pytest.raises(InvalidInput) as error:
+def test_messages(call, named):
+    with pytest.raises(InvalidInput, match=f"The {named} must be "):
         call()
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("kind", [Linear, lambda *a: Conv1d(*a, 3), lambda *a: Conv2d(*a, 3)])
 def test_weight_is_refused(kind):
-    """Code that reads ``.weight`` would bypass the posterior; the whole message."""
+    """Code that reads ``.weight`` would bypass the posterior."""
     layer = kind(2, 3)
-    with pytest.raises(TypeError) as error:
+    with pytest.raises(TypeError, match=f"A Bayesian {type(layer).__name__} has a distribution"):
         _ = layer.weight
-    assert str(error.value) == (
-        f"A Bayesian {type(layer).__name__} has a distribution instead of a 'weight'. "
-        "The surrounding module reads its projection's weight directly; "
-        "leave that layer out of convert() with keep=[...], or call the layer itself."
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -184,35 +60,30 @@ def test_dtype_is_kept(family, layer, dtype):
         assert all(kl.dtype == dtype for _, kl in opened.kl_by_layer())
 
 
+CONV2D = {"padding": "same", "padding_mode": "circular", "dilation": (1, 2)}
+
+
 @pytest.mark.parametrize(
-    ("ours", "torchs", "example"),
+    ("ours", "torchs", "arguments", "options", "example"),
     [
-        (lambda **kw: Linear(4, 3, **kw), lambda **kw: nn.Linear(4, 3, **kw), (4,)),
-        (lambda **kw: Linear(4, 3, **kw), lambda **kw: nn.Linear(4, 3, **kw), (2, 5, 4)),
+        (Linear, nn.Linear, (4, 3), {}, (4,)),
+        (Linear, nn.Linear, (4, 3), {}, (2, 5, 4)),
+        (Conv1d, nn.Conv1d, (4, 6, 3, 2, 1, 2, 2), {}, (4, 9)),
         (
-            lambda **kw: Conv1d(4, 6, 3, 2, 1, 2, 2, **kw),
-            lambda **kw: nn.Conv1d(4, 6, 3, 2, 1, 2, 2, **kw),
-            (4, 9),
-        ),
-        (
-            lambda **kw: Conv2d(4, 6, (3, 2), (1, 2), (2, 1), (1, 2), 2, padding_mode="reflect", **kw),
-            lambda **kw: nn.Conv2d(4, 6, (3, 2), (1, 2), (2, 1), (1, 2), 2, padding_mode="reflect", **kw),
+            Conv2d,
+            nn.Conv2d,
+            (4, 6, (3, 2), (1, 2), (2, 1), (1, 2), 2),
+            {"padding_mode": "reflect"},
             (4, 8, 9),
         ),
-        (
-            lambda **kw: Conv2d(2, 3, (4, 3), padding="same", padding_mode="circular", dilation=(1, 2), **kw),
-            lambda **kw: nn.Conv2d(
-                2, 3, (4, 3), padding="same", padding_mode="circular", dilation=(1, 2), **kw
-            ),
-            (2, 7, 8),
-        ),
+        (Conv2d, nn.Conv2d, (2, 3, (4, 3)), CONV2D, (2, 7, 8)),
     ],
 )
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_op_is_torchs(ours, torchs, example, bias):
+def test_op_is_torchs(ours, torchs, arguments, options, example, bias):
     """The op with given weights is the torch layer with the same arguments."""
-    layer, oracle = ours(bias=bias, dtype=torch.float64), torchs(bias=bias, dtype=torch.float64)
+    layer, oracle = (kind(*arguments, **options, bias=bias, dtype=torch.float64) for kind in (ours, torchs))
     x = torch.randn(3, *example, dtype=torch.float64)
     assert tuple(oracle.weight.shape) == layer.weights.shape
     assert torch.allclose(layer.op(x, oracle.weight, oracle.bias), oracle(x), atol=1e-12)
@@ -228,13 +99,7 @@ def test_start_from_survives_a_reset():
     assert torch.equal(layer.weights.mean, weight)
     assert torch.equal(layer.biases.mean, bias)
     assert not torch.equal(layer.weights.inclusion_logit, before)
-
-
-def test_layers_without_bias_have_no_bias_parameters():
-    """bias=False leaves weights only."""
-    layer = Linear(3, 2, bias=False)
-    assert layer.biases is None
-    assert all(name.startswith("weights.") for name, _ in layer.named_parameters())
+    assert all(name.startswith("weights.") for name, _ in Linear(3, 2, bias=False).named_parameters())
 
 
 def test_hierarchical_layers_learn_their_bias_prior_too():
@@ -263,3 +128,21 @@ def test_the_smallest_input_is_that_of_torch(padding, dilation):
                 ours(x)
         else:
             assert ours(x).shape == wanted
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "named"),
+    [
+        ("concrete", {"relaxation": 0.0}, "relaxation"),
+        ("concrete", {"relaxation": -0.5}, "relaxation"),
+        ("flow", {"auxiliary": "moment"}, "auxiliary"),
+        ("flow", {"z_per": "example", "auxiliary": "drawn"}, "auxiliary"),
+        ("flow", {"z_per": "row"}, "z_per"),
+        ("mnf", {"squash": "relu"}, "squash"),
+        ("spike_slab", {"group_by": "neuron"}, "group_by"),
+        ("flow", {"group_by": "output"}, "group_by"),
+    ],
+)
+def test_options_of_families(family, options, named):
+    with pytest.raises(InvalidInput, match=f"The '{named}' of the '{family}' family must be "):
+        Linear(4, 2, family=family, family_options=options)

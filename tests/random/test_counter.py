@@ -67,8 +67,12 @@ def correlations(a, b):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_independence(name):
-    """Neighbouring seeds, steps and streams are uncorrelated, within 4 standard errors."""
-    base = draw(name, [3])[0]
+    """Neighbouring seeds, steps, streams and kinds are uncorrelated, within 4 standard errors.
+
+    So are neighbours in a row, and the two numbers made from one hash.
+    """
+    base, half = draw(name, [3])[0], COUNT // 2
+    other_kind = "logistic" if name == "normal" else "normal"
     others = [
         draw(name, [4])[0],
         draw(name, [-3])[0],
@@ -78,9 +82,11 @@ def test_independence(name):
         draw(name, [3], stream=STREAM + 1)[0],
         draw(name, [3], stream=stream_id("order"))[0],
         draw(name, [4], stream=STREAM - 1)[0],
+        draw(other_kind, [3], stream=stream_id("other"))[0],
     ]
-    found = [z for other in others for z in (*correlations(base, other), *correlations(base[1:], other[:-1]))]
-    assert max(map(abs, found)) < 4
+    pairs = [pair for other in others for pair in ((base, other), (base[1:], other[:-1]))]
+    pairs += [(base[:half], base[half:]), (base[:-1], base[1:]), (base[:-2], base[2:])]
+    assert max(abs(z) for pair in pairs for z in correlations(*pair)) < 4
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -94,22 +100,6 @@ def test_seed_stream_and_step_do_not_stand_in_for_each_other(name):
     correlation = torch.corrcoef(torch.stack(rows)) - torch.eye(len(rows))
     # The largest of 2016 pairs: beyond 5 standard errors once in a thousand choices of the stream.
     assert float(correlation.abs().max()) < 5 / 2000**0.5
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_independence_within_a_row(name):
-    """Neighbours, and the two numbers made from one hash, are uncorrelated."""
-    x = draw(name, [8])[0]
-    half = COUNT // 2
-    for u, v in ((x[:half], x[half:]), (x[:-1], x[1:]), (x[:-2], x[2:])):
-        assert max(abs(z) for z in correlations(u, v)) < 4
-
-
-def test_normals_and_logistics_of_two_streams_are_independent():
-    """The two kinds of noise of one step, from streams of their own."""
-    a = draw("normal", [3], stream=stream_id("normal"))[0]
-    b = draw("logistic", [3], stream=stream_id("logistic"))[0]
-    assert max(abs(z) for z in correlations(a, b)) < 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,14 +126,9 @@ def test_a_step_per_replicate(name):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_single_precision_is_double_precision_rounded(name):
     """float32 and float64 are the same numbers, so that a run can be checked in the other precision."""
-    narrow, wide = (draw(name, [5], count=1000, dtype=dtype).double() for dtype in DTYPES)
-    assert float((narrow - wide).abs().max()) < 1e-5
-
-
-def test_finite_in_single_precision():
-    """A million numbers: none infinite, none NaN, though bits round up to one."""
-    for name in SAMPLERS:
-        assert bool(draw(name, [1], count=10**6, dtype=torch.float32).isfinite().all())
+    narrow, wide = (draw(name, [5], count=10**6, dtype=dtype).double() for dtype in DTYPES)
+    assert bool(narrow.isfinite().all())  # though bits round up to one
+    assert float((narrow[:, :1000] - wide[:, :1000]).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 64])
@@ -166,11 +151,3 @@ def test_permutations_are_uniform(count):
     for rows in (over_seeds, over_steps):
         cells = np.bincount([every[tuple(row)] for row in rows.tolist()], minlength=len(every))
         assert stats.chisquare(cells).pvalue > 1e-3
-
-
-def test_shuffles_of_successive_epochs_differ():
-    """A new order every step, the same one when asked again."""
-    seeds = seed_tensor([1])
-    first, second = (permutations(seeds, STREAM, step, 50) for step in (0, 1))
-    assert not torch.equal(first, second)
-    assert torch.equal(first, permutations(seeds, STREAM, 0, 50))

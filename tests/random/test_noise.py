@@ -7,7 +7,7 @@ from scipy import stats
 from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.networks import mlp
-from sparsebnn.nn.passes import PosteriorPass, noise_size
+from sparsebnn.nn.passes import noise_size
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter, RandomNoise
 
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -25,16 +25,12 @@ def test_tape_reads_front_to_back():
 
 @pytest.mark.parametrize(("kind", "normals", "logistics"), [("normal", 3, 9), ("logistic", 9, 3)])
 def test_tape_too_short(kind, normals, logistics):
-    """The whole message, naming the kind that ran out and how long the tape should be."""
+    """The kind that ran out, and how long the tape should be."""
     tape = NoiseBuffer(torch.zeros(normals), torch.zeros(logistics))
     ask = getattr(tape, kind)
     ask((2,), LIKE)
-    with pytest.raises(InvalidInput) as error:
+    with pytest.raises(InvalidInput, match=f"'{kind}' of NoiseBuffer must be at least 4 numbers long"):
         ask((2, 1), LIKE)
-    assert str(error.value) == (
-        f"The '{kind}' of NoiseBuffer must be at least 4 numbers long. Got 3 instead. "
-        "Measure the network with the same batch size: noise_size(network, x)."
-    )
 
 
 def test_meter_counts_and_hands_out_zeros():
@@ -69,18 +65,6 @@ def test_fresh_logistic_is_finite_at_the_ends(monkeypatch):
             assert bool(RandomNoise().logistic((2,), ends).isfinite().all())
 
 
-def test_fresh_uses_the_generator_given():
-    """With a generator its numbers are reproducible and torch's own state is left alone."""
-    before = torch.get_rng_state()
-    a, b = (RandomNoise(generator(4)).normal((5,), LIKE) for _ in range(2))
-    assert torch.equal(a, b)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(0)
-    c = RandomNoise().normal((5,), LIKE)
-    torch.manual_seed(0)
-    assert torch.equal(c, RandomNoise().normal((5,), LIKE))
-
-
 def test_noise_size_of_a_network():
     """Counts written out by hand: one number per output of the local reparametrization."""
     network = mlp([4, 8, 3])
@@ -90,18 +74,3 @@ def test_noise_size_of_a_network():
     flow = mlp([4, 3], family="flow", family_options={"hidden": (5,)})
     # z, one s per output unit, one number per output.
     assert noise_size(flow, torch.zeros(5, 4)) == (4 + 3 + 5 * 3, 0)
-
-
-def test_a_network_with_a_short_tape_complains():
-    """A larger batch than measured is told what to do."""
-    network = mlp([2, 3])
-    size = noise_size(network, torch.zeros(4, 2))
-    with (
-        pytest.raises(InvalidInput) as error,
-        PosteriorPass(NoiseBuffer(torch.zeros(size.normal), torch.zeros(0))),
-    ):
-        network(torch.zeros(5, 2))
-    assert str(error.value) == (
-        "The 'normal' of NoiseBuffer must be at least 15 numbers long. Got 12 instead. "
-        "Measure the network with the same batch size: noise_size(network, x)."
-    )

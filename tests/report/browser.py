@@ -1,4 +1,4 @@
-"""Headless Chromium over its debugging pipe: the standard library is all it takes.
+"""Headless Chromium over its debugging pipe, with the standard library alone.
 
 Chromium reads commands on file descriptor 3 and answers on 4, each message ended by a zero byte
 (``--remote-debugging-pipe``); no port is opened and nothing is downloaded.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WAIT_SECONDS = 60
-# Becomes the browser, with the two pipes as its descriptors 3 and 4; copies first, lest one be the other's.
+# Becomes the browser with the two pipes as descriptors 3 and 4; copies first, in case they overlap.
 PASS_ON = """
 import fcntl, os, sys
 copies = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
@@ -25,16 +25,8 @@ os.dup2(copies[0], 3)
 os.dup2(copies[1], 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--disable-component-update",
-)
+FLAGS = ["--headless=new", "--no-sandbox", "--no-first-run"]
+FLAGS += [f"--disable-{what}" for what in ("gpu", "dev-shm-usage", "extensions", "background-networking")]
 
 
 def find():
@@ -120,14 +112,8 @@ class Browser:
 
     def open(self, path, width=1200, height=900, dark=False, media=""):
         """Load a file in a window of that size; forget what earlier pages did."""
-        phone = width < 600
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=phone,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.problems, self.requests, self._events = [], [], []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+NAMES = ["glucose", "age", "body mass", "blood pressure", "insulin", "pregnancies", "ward = north"]
+
 
 def figure(value, spread=0.02):
     return {"value": value, "low": value - spread, "high": value + spread}
@@ -23,7 +25,6 @@ def network(rng, sizes, input_names, output_names, keep):
         "input_names": list(input_names),
         "output_names": list(output_names),
         "edges": edges,
-        "shown": len(edges),
         "of": len(edges),
     }
 
@@ -31,15 +32,7 @@ def network(rng, sizes, input_names, output_names, keep):
 def example(task="classification", names=None, replicates=3, hidden=(12, 8), seed=0, keep=0.25):
     """A whole record. Names default to those of a hospital's table."""
     rng = random.Random(seed)
-    names = names or [
-        "glucose",
-        "age",
-        "body mass",
-        "blood pressure",
-        "insulin",
-        "pregnancies",
-        "ward = north",
-    ]
+    names = names or NAMES
     classes = ["healthy", "diabetic"] if task == "classification" else None
     inclusion = sorted((rng.betavariate(0.6, 0.6) for _ in names), reverse=True)
     signs = ("+", "-", "mixed", None)
@@ -52,7 +45,7 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
     head = "accuracy" if task == "classification" else "r2"
     values = {name: rng.choice([round(rng.gauss(0, 30), 2), "north", None]) for name in names}
     row = {"truth": "healthy", "prediction": "healthy", "probability": 0.99, "std": 3.1, "entropy": 0.05}
-    uniform_mix = {**row, "prediction": "diabetic", "probability": 0.51, "std": 60.0, "entropy": 0.69}
+    unsure = {**row, "prediction": "diabetic", "probability": 0.51, "std": 60.0, "entropy": 0.69}
     calibration = (
         {"confidence": [0.55, 0.7, 0.85, 0.97], "accuracy": [0.5, 0.71, 0.83, 0.99], "rows": [20, 25, 40, 80]}
         if task == "classification"
@@ -101,7 +94,7 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
         ],
         "calibration": calibration,
         "certain": [{"row": k, **row, "values": values} for k in range(5)],
-        "uncertain": [{"row": 90 + k, **uniform_mix, "values": values} for k in range(5)],
+        "uncertain": [{"row": 90 + k, **unsure, "values": values} for k in range(5)],
         "network": network(
             rng, (len(names), *hidden, 2 if classes else 1), names, classes or ["diabetes"], keep
         ),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sparsebnn.io import saving
 from studies.estimators import across_devices
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,11 +40,3 @@ def test_an_estimator_is_among_them(tmp_path):
     expected["probs"]["estimator"][0][0] += 1e-3
     (tmp_path / "expected.json").write_text(json.dumps(expected))
     assert not across_devices.check(tmp_path)["same"]
-
-
-@pytest.mark.slow
-def test_a_file_that_holds_another_network_is_noticed(tmp_path):
-    across_devices.make(tmp_path, "cpu", epochs=1)
-    other = across_devices._network("gaussian")
-    saving.save(other, tmp_path / "gaussian.safetensors")
-    assert across_devices.main(["--check", str(tmp_path), "--out", str(tmp_path)]) == 1

@@ -187,31 +187,6 @@ def test_local_reparametrization_and_drawn_weights_have_the_same_expected_likeli
     assert abs(with_local - with_weights) < SIGMAS * math.hypot(error, *errors)
 
 
-def fixed_z(data: Regression) -> Objective:
-    """A flow whose z hardly varies: mean field at means μ·z."""
-    start = Initial(z0_mean=NormalStart(1.0, 0.1), z0_log_var=NormalStart(-30.0, 0.0))
-    flow = method("flow")
-    return untrained(bound.Method("fixed z", "flow", flow.options, start), data).requires_grad_(False)
-
-
-def test_without_spread_in_z_the_marginal_bound_is_mean_field():
-    data = problem(4, rows=10)
-    objective = fixed_z(data)
-    layer = layer_of(objective)
-    z, _ = layer.weights.draw_z(RandomNoise())
-    low, high, error = marginal_bounds(objective, data, 1000, seed=0)
-    with torch.no_grad():
-        twin = untrained(method("spike_slab"), data)
-        theirs, ours = layer_of(twin).weights, layer.weights.conditional
-        theirs.mean.copy_(ours.mean * z)
-        theirs.raw_std.copy_(ours.raw_std)
-        theirs.inclusion_logit.copy_(ours.inclusion_logit)
-        layer_of(twin).biases.load_state_dict(layer.biases.state_dict())
-        exact = float(closed_form_bound(twin, data))
-    assert low == pytest.approx(high, abs=1e-6)
-    assert abs(low - exact) < SIGMAS * error
-
-
 def test_marginal_bounds_bracket_the_density_of_a_mixture():
     """With one weight, always there, q(w) is a one-dimensional mixture over z: integrate it."""
     data = problem(1, rows=5)

@@ -32,21 +32,6 @@ def test_travel_sums_the_rates_of_the_logits():
     assert densities.travel(cell("lenet", "lrt").settings, 600) == pytest.approx(600 * 1e-4 * (80 + 8 + 0.9))
 
 
-@pytest.mark.slow
-def test_the_small_study_and_its_picture(tmp_path, capsys):
-    densities.main(["--quick", "--out", str(tmp_path)])
-    content = json.loads((tmp_path / "results" / "densities" / "densities.json").read_text())
-    assert len(content["rows"]) == 6
-    short = content["rows"][0]
-    assert short["start"] == [-15.0, 10.0]
-    # Over a travel of one logit, drift and the data together leave about what drift alone does.
-    assert short["density"] == pytest.approx(short["drift_density"], abs=0.05)
-    picture = tmp_path / "docs" / "images" / "densities.png"
-    before = picture.stat().st_mtime_ns
-    densities.main(["--quick", "--draw", "--out", str(tmp_path)])
-    assert picture.stat().st_mtime_ns > before
-
-
 def test_the_ablations_change_one_thing_each():
     class Given:
         quick, epochs, draws, cases = False, None, 100, list(ablations.CASES)

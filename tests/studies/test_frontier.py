@@ -17,7 +17,7 @@ from sparsebnn.io.data import load
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import density
 from sparsebnn.training import train
-from studies.frontier import choose, command, curve, picture, plan, report, stored
+from studies.frontier import choose, command, curve, plan, report, stored
 from studies.frontier.plan import Candidate
 from studies.runner import read_rows
 from studies.tables import evaluation
@@ -210,13 +210,6 @@ def test_the_rule():
     assert stored.choose(rows((0.3, 0.9, 0.1), (0.2, 0.5, 0.9)), 0.05, 900) == 1
 
 
-@pytest.mark.parametrize("place", list(plan.PROGRAMS))
-def test_programs_fit_a_machine_and_share_what_they_must(place):
-    for program in plan.PROGRAMS[place]:
-        assert 2 * len(program.candidates) <= 24
-        assert len({(c.refit, c.cut, c.heat, c.shift) for c in program.candidates}) == 1
-
-
 def test_choices_of_other_data_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="--stage choose"):
@@ -238,21 +231,3 @@ def test_tables_and_picture_show_the_stored_figures(folder):
     gap = np.median([r["accuracy_median"] for r in ours]) - np.median([r["accuracy_median"] for r in cut])
     assert tables.signed(100 * float(gap)) in text
     assert (folder / "docs" / "images" / "frontier.png").stat().st_size > 10_000
-
-
-def test_methods_are_compared_after_correction(tmp_path):
-    """Next to the reproduction and to each other, by the corrected figures; before correction in brackets."""
-    common = {f"{n}_{m}": 0.25 for n in ("accuracy", "nll", "ece") for m in MODELS} | {"density": 0.03}
-    ours = {**common, "nll_average": 0.2, "nll_average_plain": 0.5}
-    for place, row in (("frontier/kmnist-fc-lrt", ours), ("frontier/kmnist-fc-flow", common)):
-        (tmp_path / place).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{place}.json").write_text(json.dumps({"replicates": [row, row]}))
-    (tmp_path / "table1").mkdir()
-    (tmp_path / "table1/kmnist-flow.json").write_text(json.dumps({"replicates": [common, common]}))
-    assert "0.2000 (0.5000) | −0.0500 (−0.0500 to −0.0500)" in report.final_tables(tmp_path)
-    assert "+0.0500 (+0.0500 to +0.0500)" in report.pair_table(tmp_path)
-
-
-def test_a_report_of_nothing(tmp_path):
-    assert "No final cells yet." in report.markdown(tmp_path)
-    assert picture.draw(tmp_path, tmp_path / "none.png") is False

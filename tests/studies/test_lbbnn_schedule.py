@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -66,21 +64,6 @@ def test_the_published_schedule_is_as_written():
     assert 0.0 <= float(logits.min()) <= float(logits.max()) <= 1.0
     groups = {settings.group_of(name) for name, _ in network.named_parameters()}
     assert groups == {"", "inclusion_logit", "raw_shape", "raw_rate", "raw_included", "raw_excluded"}
-
-
-@pytest.mark.slow
-def test_other_starts_and_steady_rates(tmp_path):
-    words = ["--quick", "--epochs", "1", "--rates", "0.001", "--sparse-rates", "0.002", "--steady"]
-    lbbnn_schedule.main([*words, "--architecture", "lenet", "--device", "cpu", "--out", str(tmp_path)])
-    content = json.loads((tmp_path / "results/lbbnn_schedule/digits-lenet-steady.json").read_text())
-    found = [(row["start"], row["rate"]) for row in content["rows"]]
-    assert found == [([-10.0, 15.0], 0.001), ([-15.0, 10.0], 0.002)]
-    assert content["spec"]["steady"]
-    assert content["settings"]["settings"]["schedule"]["kind"] == "Constant"
-    assert content["provenance"]["command"].endswith("--quick")
-    # A share that is there at the start says which start a replicate had.
-    wide, sparse = (row["density_by_epoch"][0] for row in content["rows"])
-    assert wide > 0.5 > sparse
 
 
 def test_a_steady_cell_moves_all_but_the_logits_at_one_rate():

@@ -1,4 +1,4 @@
-"""The simulator of the paper's logistic design: against the file's figures, and against the file itself.
+"""The simulator of the paper's logistic design against the figures of the paper's file.
 
 The file is not part of the project. What it shows is written here: means, standard deviations and
 correlations to three digits.
@@ -14,7 +14,6 @@ import pytest
 from studies.data.logistic import (
     COEFFICIENTS,
     INTERCEPT,
-    find_logistic,
     load_logistic,
     simulate_logistic,
 )
@@ -28,7 +27,6 @@ CORRELATIONS = [(1, 4, 0.470), (1, 2, -0.337), (2, 3, -0.785), (3, 6, 0.534), (2
 CORRELATIONS += [(9, 11, 0.850), (10, 11, 0.354), (9, 10, -0.059), (7, 8, 0.038), (7, 11, 0.000)]
 CORRELATIONS += [(12, 14, -0.772), (13, 15, -0.947), (13, 14, -0.277), (12, 15, 0.176), (14, 15, 0.250)]
 ROWS = 2000
-FILE = find_logistic()
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +93,3 @@ def test_a_file_is_read_back(tmp_path):
     np.testing.assert_allclose(read.x, data.x)
     np.testing.assert_array_equal(read.y, data.y)
     assert read.source == "file"
-
-
-@pytest.mark.skipif(FILE is None, reason="the paper's file is not part of the project")
-def test_the_file_has_the_figures_written_above():
-    data = load_logistic(FILE)
-    np.testing.assert_allclose(data.x.mean(0), MEANS, rtol=1e-3, atol=6e-4)
-    np.testing.assert_allclose(data.x.std(0, ddof=1), STDS, rtol=1e-3, atol=6e-4)
-    for i, j, value in CORRELATIONS:
-        assert np.corrcoef(data.x[:, i - 1], data.x[:, j - 1])[0, 1] == pytest.approx(value, abs=6e-4)
-    eta = INTERCEPT + data.x @ COEFFICIENTS
-    log_lik = -np.logaddexp(0.0, -np.where(data.y > 0, eta, -eta)).sum()
-    assert log_lik == pytest.approx(-37.06, abs=0.01)
-    wrong = COEFFICIENTS.copy()
-    wrong[12] = 37.1
-    assert ((data.x @ wrong + INTERCEPT > 0) == data.y).mean() < 0.9

@@ -67,6 +67,8 @@ def shown() -> dict[str, tuple[str, str, str]]:
 
 
 def test_pages_show_the_results():
+    tried = (RESULTS / "densities/tables.md").read_text(encoding="utf-8")
+    assert tried == densities.candidates(RESULTS)
     details = (RESULTS / "frontier/tables.md").read_text(encoding="utf-8")
     assert details == frontier_report.details(RESULTS)
     stale = [
@@ -86,8 +88,9 @@ def test_pages_of_selection():
     truth = committed("selection_truth")
     assert truth_report.markdown_pairs(truth["rows"]) in page("selection_truth")
     for kind in ("gaussian", "bernoulli"):
-        for key, digits in (("error", 3), ("wrong_choices", 2), ("worst", 2)):
-            assert truth_report.markdown(truth["summary"], kind, key, digits) in page("selection_truth")
+        assert truth_report.markdown(truth["summary"], kind, "error") in page("selection_truth")
+    tables_file = (RESULTS / "selection_truth/tables.md").read_text(encoding="utf-8")
+    assert tables_file == truth_report.details(truth["summary"])
     assert max(line["error"] for line in truth["summary"] if line["method"] == "MCMC") < 0.02
 
 
@@ -95,7 +98,10 @@ def test_the_page_of_uncertainty():
     text = page("uncertainty")
     tables_file = (RESULTS / "uncertainty/tables.md").read_text(encoding="utf-8")
     assert tables_file == "\n".join(uncertainty_report.markdown(committed("uncertainty"))) + "\n"
-    assert uncertainty_settings.page(text, committed("uncertainty_settings")) == text
+    record = committed("uncertainty_settings")
+    assert uncertainty_settings.page(text, record) == text
+    tables_file = (RESULTS / "uncertainty_settings/tables.md").read_text(encoding="utf-8")
+    assert tables_file == uncertainty_settings.rate_table(record["rows"]) + "\n"
     assert uncertainty_temperature.page(text, committed("uncertainty_temperature")["rows"]) == text
     assert uncertainty_starts.page(text, committed("uncertainty_starts")["rows"]) == text
 

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from sparsebnn.app.provenance import device_name
 from sparsebnn.checks import InvalidInput
 from studies import STUDIES
 from studies.__main__ import main
-from studies.runner import Study, append_rows, arguments, filled, in_parallel, read_rows, write_json
+from studies.runner import Study, append_rows, arguments, filled, read_rows, write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +83,6 @@ def test_rows_survive_an_interrupted_write(tmp_path):
 def test_a_page_without_markers_is_refused():
     with pytest.raises(InvalidInput, match="'page'"):
         filled("nothing here", "new")
-
-
-@pytest.mark.slow
-def test_processes_have_one_thread_each():
-    number, threads = in_parallel([os.getpid, torch.get_num_threads], 2)
-    assert number != os.getpid()
-    assert threads == 1
 
 
 @pytest.mark.parametrize("name", STUDIES)

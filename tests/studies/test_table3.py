@@ -11,8 +11,7 @@ import torch
 
 import sparsebnn
 from sparsebnn.init import Initial
-from sparsebnn.io.data.columns import standardised
-from sparsebnn.selection.rules import bayesian_fdr_threshold
+from studies.data.columns import standardised
 from studies.data.logistic import simulate_logistic
 from studies.selection import fdr as selection_fdr
 from studies.selection import power as selection_power
@@ -126,24 +125,6 @@ def test_quick_truth_study_has_mcmc_near_the_exact_probabilities(quick):
         assert row["error"] == pytest.approx(
             np.abs(np.array(row["inclusion"]) - truth["inclusion"]).mean(), abs=1e-5
         )
-
-
-def test_a_wrong_threshold_would_be_noticed():
-    """The check of the study fails for choices that ignore the level."""
-    scenario, spec = selection_fdr.SCENARIOS[0], selection_fdr.Spec(data_sets=80, inputs=6)
-    truth = selection_truth.Spec()
-    shares, honest = [], []
-    for number in range(spec.data_sets):
-        problem, there = selection_fdr.simulate(scenario, number, spec)
-        inclusion, _ = selection_truth.exact(problem, truth)
-        chosen = inclusion > 0.03
-        shares.append((chosen & ~there).sum() / max(1, chosen.sum()))
-        kept = inclusion >= bayesian_fdr_threshold(inclusion, 0.1)
-        honest.append((kept & ~there).sum() / max(1, kept.sum()))
-    mean, error = mean_and_error(shares)
-    assert mean > 0.1 + 2 * error
-    mean, error = mean_and_error(honest)
-    assert mean <= 0.1 + 2 * error
 
 
 @pytest.mark.slow

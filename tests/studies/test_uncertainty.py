@@ -116,31 +116,15 @@ def test_away_and_outside():
     assert numbers["away_share"] == pytest.approx((gaps > 0.15).mean())
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 9, 30])
-def test_t_quantile(freedom):
-    assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
-
-
 def test_intervals():
+    for freedom in (1, 2, 9, 30):
+        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
     values = [1.0, 2.0, 4.0, 4.5]
     low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
     found = interval(values)
     assert (found["low"], found["high"]) == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
     assert paired(values, [0.0, 1.0, 3.0, 3.5]) == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0})
     assert math.isnan(interval([1.0])["low"])
-
-
-@pytest.mark.slow
-def test_other_starts_begin_where_they_say(tmp_path):
-    """Right on every row, at a far lower bound than the study's start."""
-    uncertainty_starts.main(["--quick", "--out", str(tmp_path)])
-    rows = json.loads((tmp_path / "results/uncertainty_starts/uncertainty_starts.json").read_text())["rows"]
-    found = {row["start"]: row for row in rows}
-    # Five steps at a high rate may lose one or two of the fifty rows.
-    assert found["right everywhere"]["accuracy"] >= 0.94
-    assert found["right everywhere, 20 units"]["accuracy"] >= 0.94
-    assert found["study"]["accuracy"] < 0.5
-    assert found["right everywhere"]["elbo"] < found["study"]["elbo"] - 500.0
 
 
 def test_the_bound_of_a_network_at_its_prior_is_the_likelihood():

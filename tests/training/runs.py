@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import sparsebnn
 from contracts.members import generator
-from sparsebnn.training import Run, Settings
+from sparsebnn.training import Callback, Epoch, Run, Settings
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -21,8 +23,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 EXAMPLES: dict[str, tuple[int, ...]] = {"mlp": (4,), "conv": (1, 6, 6), "converted": (1, 7, 7)}
 CLASSES = 3
 ROWS = 23
-# 3 batches an epoch, the last one filled up: 17 epochs are 51 steps.
-FIFTY = Settings(epochs=17, batch_size=8, learning_rate=1e-2)
+# 3 batches an epoch, the last one filled up: 15 steps.
+FIFTEEN = Settings(epochs=5, batch_size=8, learning_rate=1e-2)
 SHORT = Settings(epochs=3, batch_size=8, learning_rate=1e-2)
 
 
@@ -48,7 +50,7 @@ def make_network(kind: str = "mlp", family: str = "spike_slab", dtype: torch.dty
         return sparsebnn.mlp([*EXAMPLES[kind], 6, CLASSES], dtype=dtype, **layer)
     if kind == "conv":
         return nn.Sequential(
-            sparsebnn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),
+            sparsebnn.nn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),
             nn.ReLU(),
             nn.AvgPool2d(2),
             nn.Flatten(),
@@ -63,7 +65,7 @@ def make_data(kind: str = "mlp", rows: int = ROWS, seed: int = 0) -> tuple[Tenso
     return x, torch.randint(CLASSES, (rows,), generator=g)
 
 
-def fit(network: nn.Module, data: tuple[Tensor, ...], settings: Settings = FIFTY, **options: Any) -> Run:
+def fit(network: nn.Module, data: tuple[Tensor, ...], settings: Settings = FIFTEEN, **options: Any) -> Run:
     """``train`` on the CPU, eagerly and without a progress line, unless told otherwise."""
     options = {"mode": "eager", "progress": False, **options}
     return sparsebnn.train(network, data, settings=settings, device="cpu", **options)
@@ -85,3 +87,43 @@ def distance(ours: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(
         float((t - other[n]).abs().max()) / max(1.0, float(other[n].abs().max())) for n, t in ours.items()
     )
+
+
+# --- one flow network that tests of interrupted and resumed runs share -----------------------------------
+
+FILE, LOCK = "checkpoint.safetensors", ".checkpoint.lock"
+NETWORK, DATA = make_network(family="flow"), make_data()
+OPTIONS: dict[str, Any] = {
+    "replicates": 2,
+    "per_replicate": {"temperature": [1.0, 0.5], "prior.inclusion_prob": [0.1, 0.4]},
+}
+
+
+def history(run: Run) -> list[Epoch]:
+    """All that was reported, without the clock."""
+    return [dataclasses.replace(epoch, seconds=0.0) for epoch in run.history]
+
+
+class Halt(Exception):
+    """What ``Stop`` raises."""
+
+
+class Stop(Callback):
+    """Raises ``Halt`` when a hook is called for the n-th time."""
+
+    def __init__(self, at: int, hook: str = "on_checkpoint") -> None:
+        self.left = at
+        setattr(self, hook, self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Halt
+
+
+def stopped_and_resumed(network, data, settings, folder, at: int, **options: Any) -> Run:
+    """A run that stops at its n-th checkpoint, one a step, and is resumed."""
+    options = {"folder": folder, "checkpoint_seconds": 0.0, **options}
+    with pytest.raises(Halt):
+        fit(network, data, settings, callbacks=[Stop(at)], **options)
+    return fit(network, data, settings, resume=True, **options)

@@ -14,6 +14,7 @@ from sparsebnn.training import CheckpointError, checkpoint
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(7, dtype=torch.int64)}
 HEADER = {"epoch": 3, "history": [{"loss": [1.5, 2.5]}], "note": "ä"}
+META = {"format": "sparsebnn-checkpoint", "version": str(checkpoint.KIND.version), "json": json.dumps(HEADER)}
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def written(path):
 def refusal(path):
     with pytest.raises(CheckpointError) as error:
         checkpoint.read(path)
+    assert str(path) in str(error.value)
     return str(error.value)
 
 
@@ -39,18 +41,6 @@ def test_there_and_back(written):
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(t, TENSORS[n]) and t.dtype == TENSORS[n].dtype for n, t in tensors.items())
     assert os.listdir(written.parent) == [written.name]
-
-
-def test_no_such_file(path):
-    assert refusal(path) == f"There is no checkpoint at {path}. Start without resume."
-
-
-@pytest.mark.parametrize("kept", [0, 4, 30, -1])
-def test_a_truncated_file(written, kept):
-    written.write_bytes(written.read_bytes()[:kept])
-    message = refusal(written)
-    assert message.startswith(f"{written} is damaged or truncated (")
-    assert message.endswith("). Use an earlier checkpoint.")
 
 
 def test_a_changed_bit_is_noticed_wherever_it_matters(written):
@@ -74,25 +64,6 @@ def test_a_changed_bit_is_noticed_wherever_it_matters(written):
     assert refused > len(whole) - 16
 
 
-@pytest.mark.parametrize("place", [-1, -9, -20])
-def test_a_changed_tensor_does_not_match_its_checksum(written, place):
-    changed = bytearray(written.read_bytes())
-    changed[place] ^= 64
-    written.write_bytes(changed)
-    why = "its content does not match its checksum"
-    assert refusal(written) == f"{written} is damaged or truncated ({why}). Use an earlier checkpoint."
-
-
-@pytest.mark.parametrize("missing", ["checksum", "json"])
-def test_a_file_without_checksum_or_header(written, missing):
-    with safetensors.safe_open(str(written), framework="pt") as file:
-        meta = file.metadata()
-    del meta[missing]
-    safetensors.torch.save_file(TENSORS, written, metadata=meta)
-    why = "it has no checksum" if missing == "checksum" else "it has no header"
-    assert refusal(written) == f"{written} is damaged or truncated ({why}). Use an earlier checkpoint."
-
-
 def with_header(path, old, new):
     """The file with some of its outer header replaced; tensors and checksum stay."""
     content = path.read_bytes()
@@ -113,8 +84,7 @@ def with_header(path, old, new):
 def test_a_key_that_occurs_twice_around_the_tensors(written, old, new, key):
     """safetensors would keep the last; who reads the first would see another file."""
     with_header(written, old, new)
-    why = f"the key {key!r} occurs twice in its header"
-    assert refusal(written) == f"{written} is damaged or truncated ({why}). Use an earlier checkpoint."
+    assert f"the key {key!r} occurs twice in its header" in refusal(written)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +99,9 @@ def test_a_key_that_occurs_twice_around_the_tensors(written, old, new, key):
 def test_headers_that_are_ambiguous_or_no_object(path, text, why):
     payload = safetensors.torch.save(TENSORS)
     body = payload[8 + int.from_bytes(payload[:8], "little") :]
-    meta = {"format": "sparsebnn-checkpoint", "version": str(checkpoint.KIND.version), "json": text}
-    meta["checksum"] = f"{zlib.crc32(body, zlib.crc32(text.encode())):08x}"
-    safetensors.torch.save_file(TENSORS, path, metadata=meta)
-    assert refusal(path) == f"{path} is damaged or truncated ({why}). Use an earlier checkpoint."
+    checksum = f"{zlib.crc32(body, zlib.crc32(text.encode())):08x}"
+    safetensors.torch.save_file(TENSORS, path, metadata={**META, "json": text, "checksum": checksum})
+    assert why in refusal(path)
 
 
 def test_a_checkpoint_may_hold_nan(path):
@@ -141,19 +110,13 @@ def test_a_checkpoint_may_hold_nan(path):
     assert checkpoint.read(path)[0]["a"].isnan().all()
 
 
-def test_random_bytes(path):
-    path.write_bytes(bytes(range(256)) * 20)
-    message = refusal(path)
-    assert message.startswith(f"{path} is damaged or truncated (")
-
-
 def test_a_pickle_is_never_loaded(path):
     """Not even one that is harmless: unpickling it would leave a trace."""
     trace = path.with_name("trace")
     path.write_bytes(pickle.dumps(_Bomb(str(trace))))
-    assert refusal(path).startswith(f"{path} is damaged or truncated (")
+    assert "damaged or truncated (" in refusal(path)
     torch.save({"a": torch.ones(2)}, path)
-    assert refusal(path).startswith(f"{path} is damaged or truncated (")
+    assert "damaged or truncated (" in refusal(path)
     assert not trace.exists()
 
 
@@ -165,73 +128,41 @@ class _Bomb:
         return (open, (self.path, "w"))
 
 
-def test_foreign_tensors(path):
-    safetensors.torch.save_file(TENSORS, path)
-    assert refusal(path) == f"{path} is not a sparsebnn checkpoint (format None)."
-    safetensors.torch.save_file(TENSORS, path, metadata={"format": "pt"})
-    assert refusal(path) == f"{path} is not a sparsebnn checkpoint (format 'pt')."
+@pytest.mark.parametrize("fails", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("first", [True, False])
+def test_when_the_disk_is_full_the_previous_one_stays(path, monkeypatch, fails, first):
+    """A write that ends in the middle, or a step after it that fails, leaves no partial file."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if not first:
+        checkpoint.write(path, TENSORS, HEADER)
 
-
-def test_another_version(path):
-    meta = {"format": "sparsebnn-checkpoint", "version": "99", "json": json.dumps(HEADER)}
-    safetensors.torch.save_file(TENSORS, path, metadata=meta)
-    assert refusal(path) == (
-        f"{path} has checkpoint version 99; this release reads {checkpoint.KIND.version}. "
-        "Resume it with the release that wrote it."
-    )
-
-
-def test_a_header_that_is_no_json(path):
-    version = str(checkpoint.KIND.version)
-    meta = {"format": "sparsebnn-checkpoint", "version": version, "json": "{"}
-    safetensors.torch.save_file(TENSORS, path, metadata=meta)
-    assert refusal(path).startswith(f"{path} is damaged or truncated (")
-
-
-@pytest.mark.parametrize("fails", ["fsync", "replace"])
-def test_when_the_disk_is_full_the_previous_one_stays(written, monkeypatch, fails):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, fails, full)
-        with pytest.raises(CheckpointError) as error:
-            checkpoint.write(written, {"a": torch.zeros(2, 3)}, {})
-    assert str(error.value) == (
-        f"The checkpoint {written} could not be written (No space left on device); "
-        "the previous checkpoint is intact. Free disk space, or check the folder's permissions."
-    )
-    assert torch.equal(checkpoint.read(written)[0]["a"], TENSORS["a"])
-    assert os.listdir(written.parent) == [written.name]
-
-
-def test_when_the_disk_is_full_from_the_start(path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError) as error:
-        checkpoint.write(path, TENSORS, HEADER)
-    assert str(error.value) == (
-        f"The checkpoint {path} could not be written (No space left on device). "
-        "Free disk space, or check the folder's permissions."
-    )
-    assert os.listdir(path.parent) == []
+        if fails == "write":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+        else:
+            patch.setattr(os, fails, full)
+        try:
+            with pytest.raises(CheckpointError, match=r"could not be written \((No space|File too)") as error:
+                checkpoint.write(path, {"a": torch.zeros(200, 300)}, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ("the previous checkpoint is intact" in str(error.value)) == (not first)
+    assert os.listdir(path.parent) == ([] if first else [path.name])
+    if not first:
+        assert torch.equal(checkpoint.read(path)[0]["a"], TENSORS["a"])
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ({"a": torch.zeros(2, 3), "c": torch.zeros(1)}, "it has no 'c'."),
-        ({"a": torch.zeros(2, 3)}, "'b' does not exist here."),
-        (
-            {"a": torch.zeros(3, 3), "b": TENSORS["b"].clone()},
-            "'a' is (2, 3) torch.float32 there and (3, 3) torch.float32 here.",
-        ),
-        (
-            {"a": torch.zeros(2, 3).double(), "b": TENSORS["b"].clone()},
-            "'a' is (2, 3) torch.float32 there and (2, 3) torch.float64 here.",
-        ),
+        ({"a": torch.zeros(2, 3), "c": torch.zeros(1)}, "it has no 'c'"),
+        ({"a": torch.zeros(2, 3)}, "'b' does not exist here"),
+        ({"a": torch.zeros(3, 3), "b": TENSORS["b"].clone()}, "'a' is (2, 3) torch.float32 there"),
+        ({"a": torch.zeros(2, 3).double(), "b": TENSORS["b"].clone()}, "(2, 3) torch.float64 here"),
     ],
 )
 def test_restoring_into_another_network(path, target, message):
@@ -239,5 +170,32 @@ def test_restoring_into_another_network(path, target, message):
     before = {n: t.clone() for n, t in target.items()}
     with pytest.raises(CheckpointError) as error:
         checkpoint.restore(target, TENSORS, path)
-    assert str(error.value) == f"{path} belongs to another network: {message}"
+    assert f"{path} belongs to another network: " in str(error.value)
+    assert message in str(error.value)
     assert all(torch.equal(t, before[n]) for n, t in target.items())
+
+
+@pytest.mark.parametrize(
+    ("meta", "why"),
+    [
+        (None, "not a sparsebnn checkpoint (format None)"),
+        ({"format": "pt"}, "not a sparsebnn checkpoint (format 'pt')"),
+        ({**META, "version": "99"}, "checkpoint version 99; this release reads"),
+        (META, "damaged or truncated (it has no checksum"),
+        ({**META, "json": "{", "checksum": "0"}, "damaged or truncated ("),
+        ({k: v for k, v in META.items() if k != "json"}, "damaged or truncated (it has no header"),
+    ],
+)
+def test_foreign_metadata(path, meta, why):
+    safetensors.torch.save_file(TENSORS, path, metadata=meta)
+    assert why in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", bytes(range(256)) * 20, *(lambda whole, n=n: whole[:n] for n in (4, 30, -1))]
+)
+def test_bytes_that_are_no_checkpoint(written, content):
+    written.write_bytes(content(written.read_bytes()) if callable(content) else content)
+    assert "damaged or truncated (" in refusal(written)
+    written.unlink()
+    assert "There is no checkpoint at" in refusal(written)

@@ -1,5 +1,7 @@
 """density.py: the target is reached, the structure stays fixed, and neither is lost by an interruption."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.training import Callback, Settings
 from sparsebnn.training.density import controlled, fix_structure
-from training.runs import fit, make_data, make_network, parameters, same
+from training.runs import fit, make_data, make_network, parameters, same, stopped_and_resumed
 
 LOGITS = "inclusion_logit"
 SETTINGS = Settings(
@@ -17,20 +19,9 @@ SETTINGS = Settings(
 )
 
 
-class Halt(Exception):
-    """What stops a run from within."""
-
-
-class Stop(Callback):
-    """Stops after so many checkpoints."""
-
-    def __init__(self, after):
-        self.left = after
-
-    def on_checkpoint(self, run, path):
-        self.left -= 1
-        if not self.left:
-            raise Halt
+@pytest.fixture(scope="module")
+def uninterrupted():
+    return fit(make_network(), make_data(), SETTINGS, replicates=2)
 
 
 def logits_of(run):
@@ -127,95 +118,25 @@ def test_the_structure_is_fixed_for_the_refit():
     assert float((ours[0] - ours[1]).abs().max()) < 4 * 2**0.5 * spread
 
 
-def test_without_a_target_the_median_model_is_what_stays():
-    replicates = fit(make_network(), make_data(), Settings(epochs=3, batch_size=8), replicates=2).replicates
-    before = {n: p > 0 for n, p in replicates.parameters.items() if n.endswith(LOGITS)}
-    fix_structure(replicates, None)
-    assert all(torch.equal(replicates.parameters[n] > 0, chosen) for n, chosen in before.items())
-
-
-@pytest.mark.parametrize("checkpoints", [10, 18, 45, 46, 50])
-def test_interrupted_runs_end_the_same(tmp_path, checkpoints):
+@pytest.mark.parametrize("checkpoints", [10, 45, 46, 50])
+def test_interrupted_runs_end_the_same(tmp_path, checkpoints, uninterrupted):
     """Stopped in the approach, right before the structure is fixed, and after it."""
-    data, network = make_data(), make_network()
-    whole = fit(network, data, SETTINGS, replicates=2)
-    options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
-    with pytest.raises(Halt):
-        fit(network, data, SETTINGS, callbacks=[Stop(checkpoints)], **options)
-    run = fit(network, data, SETTINGS, resume=True, **options)
-    assert same(parameters(run), parameters(whole))
-    assert same(run.replicates.varied, whole.replicates.varied)
+    run = stopped_and_resumed(make_network(), make_data(), SETTINGS, tmp_path, checkpoints, replicates=2)
+    assert same(parameters(run), parameters(uninterrupted))
+    assert same(run.replicates.varied, uninterrupted.replicates.varied)
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_compiled_is_eager(k):
-    """The controller changes tensors that the compiled step reads."""
+def test_compiled_is_eager(k, monkeypatch):
+    """The controller changes tensors that the compiled step reads; here as it is recorded."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     settings = Settings(epochs=5, batch_size=8, learning_rates={LOGITS: 0.05}, target_density=0.3, refit=0.4)
-    runs = [
-        fit(make_network(dtype=torch.float64), make_data(), settings, replicates=k, mode=mode)
-        for mode in ("eager", "compiled")
-    ]
-    for name, p in runs[0].replicates.parameters.items():
-        assert float((p - runs[1].replicates.parameters[name]).abs().max()) < 1e-8
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            lambda: Settings(target_density=0.0),
-            "The 'target_density' of Settings must be a share of the weights, up to 1. Got 0.0 instead.",
-        ),
-        (
-            lambda: Settings(target_density=(0.5, 1.5)),
-            "The 'target_density' of Settings must be a share of the weights, up to 1. Got 1.5 instead.",
-        ),
-        (
-            lambda: Settings(refit=1.0),
-            "The 'refit' of Settings must be a share of the epochs, from 0 to less than 1. Got 1.0 instead.",
-        ),
-        (
-            lambda: fit(make_network(), make_data(), Settings(target_density=(0.1, 0.1, 0.1))),
-            "The 'target_density' of train must be one number, or one per layer with inclusions (2). "
-            "Got 3 numbers instead.",
-        ),
-        (
-            lambda: fit(make_network(family="gaussian"), make_data(), Settings(target_density=0.1)),
-            "The 'target_density' of train must be used with weights that can be excluded. "
-            "Got a network without instead. Choose the family 'spike_slab', 'flow' or 'concrete'.",
-        ),
-        (
-            lambda: fit(
-                make_network(family="concrete", prior=HierarchicalPrior()),
-                make_data(),
-                Settings(target_density=0.1),
-            ),
-            "The 'target_density' of train must be used with a prior inclusion probability that can be "
-            "moved. Got another prior at network.0.weights.inclusion_logit instead. "
-            "Choose a SpikeSlabPrior or an EmpiricalPrior.",
-        ),
-        (
-            lambda: fit(make_network(), make_data(), Settings(), per_replicate={"target_density": [2.0]}),
-            "The 'per_replicate[target_density]' of train must be shares of the weights, up to 1. "
-            "Got [2.0] instead.",
-        ),
-    ],
-)
-def test_messages(settings, message):
-    with pytest.raises(InvalidInput) as error:
-        settings()
-    assert str(error.value) == message
-
-
-def test_ties_are_broken_by_place():
-    """Logits that are all alike: the first of them stay, and as many as wanted."""
-    run = fit(make_network(), make_data(), Settings(epochs=1, batch_size=8), replicates=2)
-    for p in logits_of(run).values():
-        p.fill_(1.0)
-    fix_structure(run.replicates, torch.tensor([[0.5], [0.3]]))
-    weights = sum(p[0].numel() for p in logits_of(run).values())
-    share, _ = kept(run)
-    assert share.tolist() == [round(0.5 * weights) / weights, round(0.3 * weights) / weights]
+    eager, fast = (
+        fit(make_network(), make_data(), settings, replicates=k, mode=mode) for mode in ("eager", "compiled")
+    )
+    assert fast.mode == "compiled"
+    for name, p in eager.replicates.parameters.items():
+        assert float((p - fast.replicates.parameters[name]).abs().max()) < 1e-8
 
 
 def test_weights_without_inclusions_count_in_the_history():
@@ -226,3 +147,37 @@ def test_weights_without_inclusions_count_in_the_history():
     run = fit(network, make_data(), Settings(epochs=4, batch_size=8, target_density=0.5))
     assert run.history[-1].density[0] == pytest.approx(sparsebnn.density(run.network).overall)
     assert run.history[-1].density[0] == pytest.approx((24 + 9) / (24 + 18))
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({}, {"target_density": (0.1, 0.1, 0.1)}, "one number, or one per layer with inclusions (2)"),
+        ({"family": "gaussian"}, {"target_density": 0.1}, "weights that can be excluded"),
+        (
+            {"family": "concrete", "prior": HierarchicalPrior()},
+            {"target_density": 0.1},
+            "a prior inclusion probability that can be moved",
+        ),
+    ],
+)
+def test_targets_that_cannot_be_reached(options, settings, message):
+    with pytest.raises(InvalidInput, match=re.escape(message)) as error:
+        fit(make_network(**options), make_data(), Settings(**settings))
+    assert "'target_density' of train" in str(error.value)
+    with pytest.raises(InvalidInput, match=r"'per_replicate\[target_density\]' of train"):
+        fit(make_network(), make_data(), Settings(), per_replicate={"target_density": [2.0]})
+
+
+def test_which_weights_stay():
+    """The median model's without a target; of logits that are all alike the first, as many as wanted."""
+    run = fit(make_network(), make_data(), Settings(epochs=3, batch_size=8), replicates=2)
+    before = {n: p > 0 for n, p in logits_of(run).items()}
+    fix_structure(run.replicates, None)
+    assert all(torch.equal(p > 0, before[n]) for n, p in logits_of(run).items())
+    for p in logits_of(run).values():
+        p.fill_(1.0)
+    fix_structure(run.replicates, torch.tensor([[0.5], [0.3]]))
+    weights = sum(p[0].numel() for p in logits_of(run).values())
+    share, _ = kept(run)
+    assert share.tolist() == [round(0.5 * weights) / weights, round(0.3 * weights) / weights]

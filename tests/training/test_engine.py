@@ -21,6 +21,7 @@ from sparsebnn.training.engine import _finite
 from training.runs import (
     EXAMPLES,
     FAMILIES,
+    FIFTEEN,
     SHORT,
     TOLERANCE,
     Settings,
@@ -44,10 +45,10 @@ def said(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "sparsebnn"]
 
 
-def check_fast_step(kind, family, dtype, replicates):
+def check_fast_step(kind, family, dtype, replicates, settings=FIFTEEN):
     network, data = make_network(kind, family, dtype), make_data(kind)
-    eager = fit(network, data, replicates=replicates)
-    fast = fit(network, data, replicates=replicates, mode="compiled")
+    eager = fit(network, data, settings, replicates=replicates)
+    fast = fit(network, data, settings, replicates=replicates, mode="compiled")
     assert eager.mode == "eager"
     assert fast.mode == "compiled"
     assert fast.compile_seconds > 0.0
@@ -57,13 +58,28 @@ def check_fast_step(kind, family, dtype, replicates):
         assert ours.kl == pytest.approx(other.kl, rel=10 * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [*((family, torch.float64) for family in FAMILIES), ("spike_slab", torch.float32)],
-)
+SLOW = pytest.mark.slow
+STEPS = [
+    *(("mlp", family, torch.float64, 3) for family in FAMILIES),
+    ("mlp", "spike_slab", torch.float32, 3),
+    ("mlp", "spike_slab", torch.float64, 1),
+    ("conv", "spike_slab", torch.float64, 2),
+    pytest.param("converted", "concrete", torch.float64, 2, marks=SLOW),
+    *(pytest.param(kind, family, torch.float32, 3, marks=SLOW) for kind in EXAMPLES for family in FAMILIES),
+]
+
+
+@pytest.mark.parametrize(("kind", "family", "dtype", "replicates"), STEPS)
 @pytest.mark.usefixtures("recorded")
-def test_the_recorded_step_is_the_eager_one(family, dtype):
-    check_fast_step("mlp", family, dtype, replicates=3)
+def test_the_recorded_step_is_the_eager_one(kind, family, dtype, replicates):
+    check_fast_step(kind, family, dtype, replicates)
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_recorded_step_of_folded_flows(monkeypatch):
+    """Flows large enough are stored folded; here small ones are."""
+    monkeypatch.setattr("sparsebnn.posteriors.flows._WORTH_FOLDING", 0)
+    check_fast_step("mlp", "flow", torch.float64, 2, replace(SHORT, epochs=1))
 
 
 MOVED = replace(SHORT, shift=2)
@@ -91,40 +107,6 @@ def test_an_epoch_of_moved_images_is_one_of_images_moved_beforehand():
     assert same(parameters(ours), parameters(other))
     unmoved = fit(network, (x, y), replace(once, shift=0), replicates=[4])
     assert not same(parameters(ours), parameters(unmoved))
-
-
-def test_flat_rows_are_not_moved():
-    with pytest.raises(InvalidInput, match="'shift' of Settings"):
-        fit(make_network(), make_data(), MOVED)
-
-
-@pytest.mark.usefixtures("recorded")
-def test_the_recorded_step_of_folded_flows(monkeypatch):
-    """Flows large enough are stored folded; here small ones are."""
-    monkeypatch.setattr("sparsebnn.posteriors.flows._WORTH_FOLDING", 0)
-    check_fast_step("mlp", "flow", torch.float64, replicates=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", EXAMPLES)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.usefixtures("recorded")
-def test_the_recorded_step_in_single_precision(kind, family):
-    check_fast_step(kind, family, torch.float32, replicates=3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "family"),
-    [("conv", "spike_slab"), pytest.param("converted", "concrete", marks=pytest.mark.slow)],
-)
-@pytest.mark.usefixtures("recorded")
-def test_the_recorded_step_of_convolutions(kind, family):
-    check_fast_step(kind, family, torch.float64, replicates=2)
-
-
-@pytest.mark.usefixtures("recorded")
-def test_the_recorded_step_of_one_replicate():
-    check_fast_step("mlp", "spike_slab", torch.float64, replicates=1)
 
 
 @pytest.mark.usefixtures("recorded")
@@ -196,10 +178,6 @@ def test_the_compiled_step_is_the_eager_one(kind, family, dtype):
     check_fast_step(kind, family, dtype, replicates=3)
 
 
-def test_auto_compiles_only_what_repays_it():
-    assert fit(make_network(), make_data(), SHORT, mode="auto").mode == "eager"
-
-
 def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
     """As errors, remarks would stop it; those of others are heard, and afterwards all are."""
 
@@ -214,10 +192,7 @@ def test_what_the_compiler_remarks_is_not_for_users(monkeypatch):
         assert fit(make_network(), make_data(), SHORT, mode="compiled").mode == "compiled"
         with pytest.raises(UserWarning, match="about a kernel"):
             remarking(None)
-
-
-def test_threads_that_compile_share_their_silence():
-    """The first to come makes the filter, the last to go removes it, and nobody's else."""
+    # Threads that compile share one filter: the first to come makes it, the last to go removes it.
     silence, before = Silent(), list(warnings.filters)
     with silence:
         with silence:
@@ -228,41 +203,29 @@ def test_threads_that_compile_share_their_silence():
     assert list(warnings.filters) == before
 
 
-def test_when_compiling_fails_training_goes_on_eagerly(monkeypatch, caplog):
-    """One line says so; the result is the eager one."""
-
-    def broken(*_, **__):
-        raise RuntimeError("no compiler\nsecond line")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    with caplog.at_level(logging.WARNING, logger="sparsebnn"):
-        run = fit(make_network(), make_data(), SHORT, replicates=2, mode="compiled")
-    assert said(caplog) == [
-        "Compiling the training step failed (RuntimeError: no compiler); running it eagerly."
-    ]
-    assert run.mode == "eager"
-    assert same(parameters(run), parameters(fit(make_network(), make_data(), SHORT, replicates=2)))
-
-
-def test_when_the_compiled_step_fails_in_its_rehearsal_nothing_is_changed(monkeypatch, caplog):
-    """The step breaks after having been compiled; noise already worked."""
+@pytest.mark.parametrize("when", ["compiled", "rehearsed"])
+def test_when_compiling_fails_training_goes_on_eagerly(when, monkeypatch, caplog):
+    """At once, or in the rehearsal when noise already worked: one line says so, nothing is changed."""
     made = []
 
-    def brittle(graph, **_):
+    def broken(graph, **_):
         made.append(graph)
 
         def run(*arguments):
             result = graph(*arguments)
             if len(made) > 1 and made[-1] is graph:
-                raise RuntimeError("illegal instruction")
+                raise RuntimeError("no compiler\nsecond line")
             return result
 
+        if when == "compiled":
+            raise RuntimeError("no compiler\nsecond line")
         return run
 
-    monkeypatch.setattr(torch, "compile", brittle)
+    monkeypatch.setattr(torch, "compile", broken)
     with caplog.at_level(logging.WARNING, logger="sparsebnn"):
         run = fit(make_network(), make_data(), SHORT, replicates=2, mode="compiled")
-    assert len(said(caplog)) == 1
+    (line,) = said(caplog)
+    assert "failed (RuntimeError: no compiler)" in line
     assert run.mode == "eager"
     assert same(parameters(run), parameters(fit(make_network(), make_data(), SHORT, replicates=2)))
 
@@ -299,43 +262,31 @@ def test_a_broken_replicate_stops_alone(mode, dtype, caplog):
     assert [(s.replicate, s.seed, s.step) for s in run.stopped] == [(6, 6, 3)]
     assert broken.told == run.stopped
     assert run.stopped[0].where == "the value of 2.weights.mean was not finite"
-    assert said(caplog) == [
-        "Replicate 6 (seed 6) stopped at step 3: the value of 2.weights.mean was not finite. "
-        "Lower its learning rate. The other replicates go on."
-    ]
+    assert said(caplog) == [f"{run.stopped[0]} The other replicates go on."]
     for k in range(10):
         if k != 6:
             assert same(parameters(run, k), parameters(whole, k)), k
             assert [e.loss[k] for e in run.history] == [e.loss[k] for e in whole.history]
 
 
-def test_a_learning_rate_that_breaks_one_of_ten():
-    """One rate of ten is absurd; the other nine do not notice."""
-    rate = 1e30
+def test_learning_rates_that_break():
+    """One rate of ten is absurd and the other nine do not notice; when all are, training stops."""
     network, data = make_network(dtype=torch.float32), make_data()
     rates = [1e-2] * 10
-    whole = fit(
-        network, data, SHORT, replicates=10, per_replicate={"learning_rate": [*rates[:6], 2e-2, *rates[7:]]}
+    whole, run = (
+        fit(network, data, SHORT, replicates=10, per_replicate={"learning_rate": [*rates[:9], rate]})
+        for rate in (2e-2, 1e30)
     )
-    run = fit(
-        network, data, SHORT, replicates=10, per_replicate={"learning_rate": [*rates[:6], rate, *rates[7:]]}
-    )
-    assert [s.replicate for s in run.stopped] == [6]
-    assert run.stopped[0].step == 1
+    assert [(s.replicate, s.step) for s in run.stopped] == [(9, 1)]
     assert re.search(r"of (layer )?[02](\.| )", run.stopped[0].where), run.stopped[0].where
-    assert all(same(parameters(run, k), parameters(whole, k)) for k in range(10) if k != 6)
-    plain = fit(network, data, SHORT, replicates=10)
-    assert all(distance(parameters(run, k), parameters(plain, k)) <= 1e-5 for k in range(10) if k != 6)
-
-
-def test_when_all_have_stopped_training_stops():
-    network, data = make_network(), make_data()
-    with pytest.raises(FloatingPointError) as error:
-        fit(network, data, SHORT, replicates=[4, 9], per_replicate={"learning_rate": [1e300, 1e300]})
-    message = str(error.value)
-    assert message.startswith("Every replicate stopped. Replicate 0 (seed 4) stopped at step 1: the ")
-    assert " Replicate 1 (seed 9) stopped at step 1: the " in message
-    assert "Lower its learning rate" in message
+    assert all(same(parameters(run, k), parameters(whole, k)) for k in range(9))
+    with pytest.raises(FloatingPointError, match="Every replicate stopped") as error:
+        fit(network, data, SHORT, replicates=[4, 9], per_replicate={"learning_rate": [1e30, 1e30]})
+    for words in ("Replicate 0 (seed 4) stopped at step 1", "Replicate 1 (seed 9) stopped at step 1"):
+        assert words in str(error.value)
+    assert "Lower its learning rate" in str(error.value)
+    assert [s.replicate for s in error.value.run.stopped] == [0, 1]
+    assert len(error.value.run.networks) == 2
 
 
 class BadGradient(torch.autograd.Function):
@@ -383,40 +334,24 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(replicates):
 
 
 @pytest.mark.parametrize(
-    ("settings", "per_replicate", "message"),
+    ("settings", "per_replicate", "name"),
     [
-        (
-            Settings(epochs=1, learning_rates={"inclusion_logits": 0.1}),
-            {},
-            "The 'learning_rates' of Settings must be endings of the names of trained parameters. "
-            "Got 'inclusion_logits' instead.",
-        ),
-        (
-            Settings(epochs=1, schedules={"means": "constant"}),
-            {},
-            "The 'schedules' of Settings must be endings of the names of trained parameters. Got 'means'",
-        ),
-        (
-            SHORT,
-            {"temperature": [-1.0]},
-            "The 'per_replicate[temperature]' of train must be finite and at least 0. Got -1.0",
-        ),
-        (
-            SHORT,
-            {"learning_rate": [math.nan]},
-            "The 'per_replicate[learning_rate]' of train must be finite and at least 0. Got nan",
-        ),
+        ({"learning_rates": {"inclusion_logits": 0.1}}, {}, "learning_rates"),
+        ({"schedules": {"means": "constant"}}, {}, "schedules"),
+        ({}, {"temperature": [-1.0]}, "per_replicate[temperature]"),
+        ({}, {"learning_rate": [math.nan]}, "per_replicate[learning_rate]"),
+        # 1 in float32, the network's precision
+        ({}, {"prior.inclusion_prob": [1 - 1e-12]}, "per_replicate[prior.inclusion_prob]"),
     ],
 )
-def test_slips_in_rates_are_named(settings, per_replicate, message):
-    with pytest.raises(InvalidInput) as error:
-        fit(make_network(), make_data(), settings, per_replicate=per_replicate)
-    assert str(error.value).startswith(message)
-
-
-def test_logits_may_be_named_where_there_are_none():
-    settings = Settings(epochs=1, learning_rates={"inclusion_logit": 0.1})
-    assert len(fit(make_network(family="gaussian"), make_data(), settings).history) == 1
+def test_slips_in_rates_are_named(settings, per_replicate, name):
+    network = make_network(dtype=torch.float32)
+    per_replicate = {key: torch.tensor(value, dtype=torch.float64) for key, value in per_replicate.items()}
+    with pytest.raises(InvalidInput, match=re.escape(f"The '{name}' of ")):
+        fit(network, make_data(), Settings(epochs=1, **settings), per_replicate=per_replicate)
+    # Logits may be named where there are none.
+    named = Settings(epochs=1, learning_rates={"inclusion_logit": 0.1})
+    assert fit(make_network(family="gaussian"), make_data(), named, mode="auto").mode == "eager"
 
 
 def test_precision_is_one_setting_for_all_threads():
@@ -508,9 +443,3 @@ def test_a_prior_that_breaks_the_kl_is_named(replicates):
         in message
     )
     assert "learning rate" not in message
-
-
-def test_varied_priors_are_checked_in_the_networks_precision():
-    network, values = make_network(dtype=torch.float32), torch.tensor([0.1, 1 - 1e-12], dtype=torch.float64)
-    with pytest.raises(InvalidInput, match=r"per_replicate\[prior.inclusion_prob\]' of train .* in float32"):
-        fit(network, make_data(), SHORT, replicates=2, per_replicate={"prior.inclusion_prob": values})

@@ -16,7 +16,6 @@ from sparsebnn.init import He, Uniform
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
-from sparsebnn.training import PhasedSettings
 from studies.tables.cells import Job, finished_seeds
 from studies.tables.paper import METHODS, cell
 
@@ -36,16 +35,23 @@ def test_the_papers_recipe_is_that_of_its_tables(architecture, method):
 
 
 def test_the_papers_figures():
-    """Written out from the paper's settings: FC LRT, CNN FLOW."""
+    """Written out from the paper's settings: FC LRT, CNN FLOW, LBBNN."""
     made = recipe("paper")
     assert made.initial.mean == Uniform(-0.2, 0.2)
     assert made.initial.inclusion_logit == Uniform(-15.0, 10.0)
     assert (made.settings.epochs, made.settings.batch_size) == (250, 100)
     assert [made.settings.rate("", e) for e in (0, 124, 125)] == pytest.approx([1e-4, 1e-4, 1e-5])
-    flow = recipe("paper", family="flow", architecture="lenet")
-    network = flow.lenet()
+    prior = made.mlp([3, 2])[0].weights.prior
+    assert type(prior) is SpikeSlabPrior
+    assert (float(prior.std), float(prior.inclusion_prob)) == pytest.approx((1.0, 0.1))
+    network = recipe("paper", family="flow", architecture="lenet").lenet()
     assert float(network[0].weights.posterior_mean().detach().abs().max()) > 0.15
     assert float(network[7].weights.posterior_mean().detach().abs().max()) <= 0.01
+    lbbnn = recipe("paper", family="lbbnn")
+    shared = lbbnn.mlp([3, 2], family_options={"group_by": "output"})[0].weights
+    assert (shared.group_by, float(shared.relaxation)) == ("output", pytest.approx(0.001))
+    assert lbbnn.mlp([3, 2], family="spike_slab")[0].family == "spike_slab"
+    assert float(recipe(family="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -67,10 +73,11 @@ def test_the_recommended_network_starts_as_it_says(method):
 
 
 def test_settings_are_overridden_and_used():
+    assert inspect.signature(train).parameters["settings"].default == recipe().settings
     same = {"learning_rates": {"inclusion_logit": 1e-2}, "warmup": 0.5}
     assert recipe(epochs=3, temperature=0.5).settings == Settings(epochs=3, temperature=0.5, **same)
     made = recipe(epochs=20, target_density=0.1)
-    assert made.settings == PhasedSettings(
+    assert made.settings == Settings(
         epochs=20,
         temperature=0.03,
         target_density=0.1,
@@ -83,10 +90,6 @@ def test_settings_are_overridden_and_used():
     run = train(made.mlp([5, 40, 3]), (x, torch.arange(64) % 3), settings=made.settings, progress=False)
     assert run.history[-1].density[0] == pytest.approx(0.1, rel=0.1)
     assert recipe("paper", target_density=0.1).settings.refit == 0.0
-
-
-def test_who_gives_no_settings_gets_the_recommended_ones():
-    assert inspect.signature(train).parameters["settings"].default == recipe().settings
 
 
 def test_the_recommended_settings_are_those_that_validation_rows_chose():
@@ -115,45 +118,17 @@ def test_the_flows_temperature_is_what_its_validation_rows_chose(place):
     assert recipe(family="flow").settings.temperature == json.loads(path.read_text())["chosen"]["temperature"]
 
 
-def test_the_papers_prior_has_a_fixed_scale():
-    prior = recipe("paper").mlp([3, 2])[0].weights.prior
-    assert type(prior) is SpikeSlabPrior
-    assert (float(prior.std), float(prior.inclusion_prob)) == pytest.approx((1.0, 0.1))
-
-
 def test_messages():
-    with pytest.raises(InvalidInput) as raised:
-        recipe("recomended")
-    assert str(raised.value) == (
-        "The 'name' of recipe must be one of 'recommended', 'paper'. Got 'recomended' instead. "
-        "Did you mean 'recommended'?"
-    )
-    with pytest.raises(InvalidInput, match="Did you mean 'target_density'"):
-        recipe("paper", target_densty=0.1)
-    for wrong in (
-        {"refit_temperature_factor": 3.0},
-        {"name": "paper", "free_fraction": 0.4, "target_density": 0.1},
+    for wrong, match in (
+        ({"name": "recomended"}, "'name' of recipe .* Did you mean 'recommended'"),
+        ({"name": "paper", "target_densty": 0.1}, "Did you mean 'target_density'"),
+        ({"refit_temperature_factor": 3.0}, "a target_density alone"),
+        ({"name": "paper", "free_fraction": 0.4, "target_density": 0.1}, "a target_density alone"),
     ):
-        with pytest.raises(
-            InvalidInput, match="given with the recommended recipe and a target_density alone"
-        ):
+        with pytest.raises(InvalidInput, match=match):
             recipe(**wrong)
-    assert (
-        recipe(
-            refit_temperature_factor=3.0, free_fraction=0.4, target_density=0.1
-        ).settings.refit_temperature_factor
-        == 3.0
-    )
-
-
-def test_the_papers_relaxation_is_the_papers_alone():
-    made = recipe("paper", family="lbbnn")
-    assert float(made.mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.001)
-    shared = made.mlp([3, 2], family_options={"group_by": "output"})[0].weights
-    assert (shared.group_by, float(shared.relaxation)) == ("output", pytest.approx(0.001))
-    assert made.mlp([3, 2], family="spike_slab")[0].family == "spike_slab"
-    assert float(recipe(family="lbbnn").mlp([3, 2])[0].weights.relaxation) == pytest.approx(0.1)
-    assert float(cell("fc", "lbbnn").network()[0].weights.relaxation) == pytest.approx(0.001)
+    allowed = recipe(refit_temperature_factor=3.0, free_fraction=0.4, target_density=0.1)
+    assert allowed.settings.refit_temperature_factor == 3.0
 
 
 @pytest.mark.parametrize(("study", "architecture"), [("table1", "fc"), ("table2", "lenet")])

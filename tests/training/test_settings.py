@@ -1,16 +1,12 @@
-"""settings.py: groups of parameters, rates over epochs, the weight of the KL."""
+"""settings.py: groups of parameters, rates and schedules over epochs, the weight of the KL."""
 
-import dataclasses
+import math
 
 import pytest
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.training import Constant, Cosine, Settings, Steps
-
-
-def test_settings_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Settings().epochs = 3
+from sparsebnn.training import Cosine, Settings, Steps
+from sparsebnn.training.settings import schedule
 
 
 def test_groups_go_by_the_longest_ending():
@@ -62,77 +58,68 @@ def test_warm_up():
     assert Settings(epochs=2, warmup=0.1).beta(0) == 1.0
 
 
+def test_schedules_by_name():
+    assert factors(schedule("constant"), 5) == [1.0] * 5
+    assert schedule("cosine") == Cosine()
+    assert Settings(epochs=9, schedule="cosine").rate("", 4) == Settings(epochs=9, schedule=Cosine()).rate(
+        "", 4
+    )
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "value"),
     [
-        ({"epochs": 0}, "The 'epochs' of Settings must be a whole number of at least 1. Got 0 instead."),
-        (
-            {"batch_size": 1.5},
-            "The 'batch_size' of Settings must be a whole number of at least 1. Got 1.5 instead.",
-        ),
-        (
-            {"learning_rate": -0.1},
-            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got -0.1 instead.",
-        ),
-        (
-            {"learning_rate": float("nan")},
-            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got nan instead.",
-        ),
-        (
-            {"learning_rates": {"inclusion_logit": -1.0}},
-            "The 'inclusion_logit' of Settings must be a finite rate of at least 0. Got -1.0 instead.",
-        ),
-        (
-            {"learning_rate": "0.1"},
-            "The 'learning_rate' of Settings must be a finite rate of at least 0. Got '0.1' instead.",
-        ),
-        (
-            {"learning_rates": 0.01},
-            "The 'learning_rates' of Settings must be a dict by endings of names. Got 0.01 instead. "
-            "For example {'inclusion_logit': 0.01}.",
-        ),
-        (
-            {"temperature": [1.0, 0.5]},
-            "The 'temperature' of Settings must be finite and at least 0. Got [1.0, 0.5] instead.",
-        ),
-        (
-            {"temperature": -1.0},
-            "The 'temperature' of Settings must be finite and at least 0. Got -1.0 instead.",
-        ),
-        ({"warmup": -0.5}, "The 'warmup' of Settings must be finite and at least 0. Got -0.5 instead."),
-        (
-            {"warmup": 1.5},
-            "The 'warmup' of Settings must be a share of the epochs, from 0 to 1. Got 1.5 instead.",
-        ),
-        (
-            {"schedule": "cosin"},
-            "The 'schedule' of Settings must be one of 'constant', 'steps', 'cosine'. "
-            "Got 'cosin' instead. Did you mean 'cosine'?",
-        ),
-        (
-            {"schedules": {"mean": "step"}},
-            "The 'schedule' of Settings must be one of 'constant', 'steps', 'cosine'. "
-            "Got 'step' instead. Did you mean 'steps'?",
-        ),
-        (
-            {"schedule": 0.5},
-            "The 'schedule' of Settings must be a name or a schedule. Got float instead.",
-        ),
+        ("epochs", 0),
+        ("batch_size", 1.5),
+        *(("learning_rate", bad) for bad in (-0.1, float("nan"), "0.1")),
+        ("inclusion_logit", {"learning_rates": {"inclusion_logit": -1.0}}),
+        ("learning_rates", 0.01),
+        *(("temperature", bad) for bad in ([1.0, 0.5], -1.0)),
+        *(("warmup", bad) for bad in (-0.5, 1.5)),
+        *(("schedule", bad) for bad in ("cosin", 0.5, {"schedules": {"mean": "step"}})),
+        *(("shift", bad) for bad in (-1, 1.5, True)),
+        *(("target_density", bad) for bad in (0.0, (0.5, 1.5))),
+        ("refit", 1.0),
     ],
 )
-def test_messages(options, message):
-    with pytest.raises(InvalidInput) as error:
+def test_values_that_make_no_sense_are_named(name, value):
+    options = value if isinstance(value, dict) else {name: value}
+    with pytest.raises(InvalidInput, match=f"^The '{name}' of Settings must be "):
         Settings(**options)
-    assert str(error.value) == message
 
 
-def test_schedules_by_name():
-    for name, kind in (("constant", Constant()), ("cosine", Cosine())):
-        named, given = Settings(epochs=9, schedule=name), Settings(epochs=9, schedule=kind)
-        assert [named.rate("", e) for e in range(9)] == [given.rate("", e) for e in range(9)]
+def factors(of, epochs):
+    return [of.factor(e, epochs) for e in range(epochs)]
 
 
-@pytest.mark.parametrize("shift", [-1, 1.5, True])
-def test_shifts_are_numbers_of_pixels(shift):
-    with pytest.raises(InvalidInput, match="'shift' of Settings must be a whole number of at least 0"):
-        Settings(shift=shift)
+def test_steps():
+    assert factors(Steps((1, 3), 0.5), 5) == [1.0, 0.5, 0.5, 0.25, 0.25]
+    assert factors(Steps((0,), 0.5), 2) == [0.5, 0.5]
+    assert factors(Steps(()), 2) == [1.0, 1.0]
+
+
+def test_cosine():
+    expected = [0.5 * (1 + math.cos(math.pi * e / 10)) for e in range(10)]
+    assert factors(Cosine(0.0), 10) == pytest.approx(expected)
+    assert factors(Cosine(0.3), 10) == pytest.approx([max(0.3, f) for f in expected])
+
+
+@pytest.mark.parametrize(("epochs", "at"), [(4, 2), (5, 2), (1, 0)])
+def test_steps_by_name_falls_to_a_tenth_halfway(epochs, at):
+    """With one epoch there is no first half, but there should be a rate."""
+    assert factors(schedule("steps"), epochs) == [1.0 if e < at else 0.1 for e in range(epochs)]
+
+
+def test_the_record_of_a_training_without_phases_names_none():
+    """Checkpoints and result files from before phases were fields must agree with these settings."""
+    phases = {"free_fraction", "refit_temperature_factor"}
+    assert not phases & Settings(refit=0.2, target_density=0.1).named().keys()
+    assert phases <= Settings(refit=0.2, target_density=0.1, free_fraction=0.5).named().keys()
+    assert phases & Settings(refit=0.2, refit_temperature_factor=2.0).named().keys() == {
+        "refit_temperature_factor"
+    }
+
+
+def test_a_hotter_refit_needs_no_phases():
+    settings = Settings(epochs=10, refit=0.2, temperature=0.5, refit_temperature_factor=3.0)
+    assert [settings.beta(epoch) for epoch in (0, 7, 8, 9)] == [0.5, 0.5, 1.5, 1.5]

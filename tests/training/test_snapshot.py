@@ -15,11 +15,10 @@ from sparsebnn.training import (
     CheckpointError,
     Cosine,
     CutAtRefit,
-    PhasedSettings,
     Settings,
     checkpoint,
 )
-from training.runs import fit, make_data, make_network
+from training.runs import Halt, Stop, fit, make_data, make_network
 
 SETTINGS = Settings(epochs=6, batch_size=8, learning_rate=1e-2, refit=0.5, target_density=0.3)
 
@@ -51,20 +50,12 @@ def test_without_a_refit_there_is_nothing():
 
 def test_a_resumed_run_still_has_it(tmp_path):
     """Interrupted in the refit and resumed: the posterior before it comes from its file."""
-
-    class Halt(Exception):
-        pass
-
-    class Stop(Callback):
-        def on_epoch_end(self, run, epoch):
-            if epoch.epoch == 4:
-                raise Halt
-
     whole = BeforeRefit()
     fit(make_network(), make_data(), SETTINGS, replicates=2, callbacks=[whole])
     options = {"replicates": 2, "folder": tmp_path, "checkpoint_seconds": 0.0}
+    stop = Stop(5, "on_epoch_end")
     with pytest.raises(Halt):
-        fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b"), Stop()], **options)
+        fit(make_network(), make_data(), SETTINGS, callbacks=[BeforeRefit(tmp_path / "b"), stop], **options)
     again = BeforeRefit(str(tmp_path / "b"))
     fit(make_network(), make_data(), SETTINGS, callbacks=[again], resume=True, **options)
     assert again.epoch == 3
@@ -142,25 +133,12 @@ def test_a_late_cut_keeps_the_likeliest_weights():
         assert torch.equal(logits[2] > 0, wanted)
 
 
-def test_a_late_cut_says_what_it_needs():
-    with pytest.raises(InvalidInput) as raised:
-        CutAtRefit(1.5)
-    assert str(raised.value) == (
-        "The 'density' of CutAtRefit must be a share of the weights, up to 1. Got 1.5 instead."
-    )
-    free = dataclasses.replace(SETTINGS, target_density=None)
-    with pytest.raises(InvalidInput, match=r"one per replicate \(1\)"):
-        fit(make_network(), make_data(), free, callbacks=[CutAtRefit([0.1, 0.2])])
-    with pytest.raises(InvalidInput, match="no target_density"):
-        fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])
-
-
-PHASED = PhasedSettings(
+PHASED = Settings(
     epochs=10, batch_size=8, learning_rate=1e-2, warmup=0.5, free_fraction=0.3, refit=0.2, target_density=0.3
 )
 
 
-def test_the_first_part_is_a_training_of_its_own():
+def test_the_first_phase_is_a_training_of_its_own():
     """Three epochs of ten: the same numbers as three epochs with ordinary settings and no target."""
     kept = BeforeRefit()
     run = fit(make_network(), make_data(), PHASED, replicates=2, callbacks=[kept])
@@ -175,26 +153,29 @@ def test_the_first_part_is_a_training_of_its_own():
     assert min(before) > max(after)
 
 
-def test_every_part_has_a_schedule_of_its_own():
+def test_every_phase_has_a_schedule_of_its_own():
     rates = [PHASED.rate_factor("", epoch) for epoch in range(10)]
     assert rates[:3] == [Cosine().factor(e, 3) for e in range(3)]
     assert rates[3:8] == [Cosine().factor(e, 5) for e in range(5)]
     assert rates[8:] == [Cosine().factor(e, 2) for e in range(2)]
     assert PHASED.rate_factor("inclusion_logit", 8) == 0.0
     assert [PHASED.warmup_factor(epoch) for epoch in (0, 1, 5)] == pytest.approx([2 / 3, 1.0, 1.0])
-
-
-def test_the_refit_can_be_hotter():
     hot = dataclasses.replace(PHASED, refit_temperature_factor=5.0, temperature=0.1)
     assert [hot.beta(epoch) for epoch in (0, 4, 7, 8, 9)] == pytest.approx([0.2 / 3, 0.1, 0.1, 0.5, 0.5])
 
 
-def test_phases_must_fit():
-    with pytest.raises(
-        InvalidInput, match="'refit_temperature_factor' of PhasedSettings must be greater than 0"
+def test_phases_and_cuts_must_fit():
+    for name, value in (
+        ("refit_temperature_factor", 0.0),
+        ("free_fraction", 0.8),
+        ("target_density", None),
     ):
-        dataclasses.replace(PHASED, refit_temperature_factor=0.0)
-    with pytest.raises(InvalidInput, match="'free_fraction' of PhasedSettings must be a share of the epochs"):
-        dataclasses.replace(PHASED, free_fraction=0.8)
-    with pytest.raises(InvalidInput, match="'target_density' of PhasedSettings"):
-        dataclasses.replace(PHASED, target_density=None)
+        with pytest.raises(InvalidInput, match=f"'{name}' of Settings"):
+            dataclasses.replace(PHASED, **{name: value})
+    with pytest.raises(InvalidInput, match="'density' of CutAtRefit"):
+        CutAtRefit(1.5)
+    free = dataclasses.replace(SETTINGS, target_density=None)
+    with pytest.raises(InvalidInput, match=r"one per replicate \(1\)"):
+        fit(make_network(), make_data(), free, callbacks=[CutAtRefit([0.1, 0.2])])
+    with pytest.raises(InvalidInput, match="no target_density"):
+        fit(make_network(), make_data(), SETTINGS, callbacks=[CutAtRefit(0.1)])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sparsebnn
-from sparsebnn import Linear, Settings, convert, mlp, train
+from sparsebnn import Linear, Settings, mlp, train
 from sparsebnn.checks import InvalidInput
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
@@ -53,27 +53,18 @@ def test_ordinary_modules_start_from_the_values_they_have(start, replicates):
         assert same == (start == "given")
 
 
-def test_modules_that_convert_keeps_start_from_their_weights():
-    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    network = convert(module, keep=["0"])
-    run = train(network, (X, Y), settings=STILL, progress=False)
-    assert torch.equal(run.network[0].weight, module[0].weight)
-
-
 def test_a_given_start_continues():
-    """Zero learning rate from given values: the same network; from the seed: another."""
-    first = train(mlp([4, 6, 3]), (X, Y), settings=Settings(epochs=3), seed=5, progress=False).network
-    again = train(first, (X, Y), settings=STILL, start="given", progress=False).network
-    assert states_equal(first, again)
-    anew = train(first, (X, Y), settings=STILL, start="seed", progress=False).network
-    assert not torch.equal(anew[0].weights.mean, first[0].weights.mean)
-
-
-def test_every_replicate_can_continue_from_its_own_network():
-    first = train(mlp([4, 6, 3]), (X, Y), settings=Settings(epochs=2), replicates=3, progress=False)
-    again = train(first.network, (X, Y), settings=STILL, replicates=3, start=first.networks, progress=False)
-    for one, other in zip(first.networks, again.networks):
+    """Zero learning rate from given values: the same networks; from the seed: another."""
+    run = train(mlp([4, 6, 3]), (X, Y), settings=Settings(epochs=2), replicates=2, seed=5, progress=False)
+    again = train(run.network, (X, Y), settings=STILL, replicates=2, start=run.networks, progress=False)
+    for one, other in zip(run.networks, again.networks):
         assert states_equal(one, other)
+    given, anew = (
+        train(run.network, (X, Y), settings=STILL, start=start, progress=False).network
+        for start in ("given", "seed")
+    )
+    assert states_equal(run.network, given)
+    assert not torch.equal(anew[0].weights.mean, run.network[0].weights.mean)
 
 
 def test_values_that_a_seed_replaces_are_announced(caplog):
@@ -222,6 +213,6 @@ def test_positions_share_weights_if_asked(sampling, wanted):
 def test_a_pass_that_cannot_know_refuses():
     """collect_kl cannot run the module again; it says what does."""
     network = Square("spike_slab")
-    with pytest.raises(RuntimeError, match="forward_with_kl"), sparsebnn.collect_kl():
+    with pytest.raises(RuntimeError, match="forward_with_kl"), sparsebnn.nn.collect_kl():
         network(torch.ones(1, 1, dtype=torch.float64))
     Square("spike_slab", sampling="weights")(torch.ones(1, 1, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""What made a result: the commit of this project, and the versions of what numbers depend on."""
+"""Where a result comes from: the commit of this project, versions and the device."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def _git(*words: str) -> str | None:
 def _is_checkout() -> bool:
     """Whether the package runs from a git checkout of this project.
 
-    A package installed into the environment of another project may lie inside that project's repository,
-    whose commits say nothing about the package.
+    An environment inside another project's repository must not pass off that project's commit as ours.
     """
     top = _git("rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() / "src" / "sparsebnn" != _package():
@@ -45,24 +44,23 @@ def _is_checkout() -> bool:
 def commit_and_source() -> tuple[str | None, str | None]:
     """The commit of the package, with ``+changes`` if its files were edited, and where it was found.
 
-    Only a git checkout of this project has a commit. Elsewhere, as on a machine that received only the
-    files, ``SPARSEBNN_COMMIT`` may name it; ``versions`` has the version of the package in any case.
+    Only a git checkout of this project has a commit. Elsewhere, ``SPARSEBNN_COMMIT`` may name it.
     """
     head = _git("rev-parse", "HEAD") if _is_checkout() else None
     if head is not None:
-        # The package alone: results that a study has just written do not change what made them.
+        # Only the package counts: results that a study has just written are no change.
         return (f"{head}+changes" if _git("status", "--porcelain", "--", str(_package())) else head), "git"
-    told = os.environ.get("SPARSEBNN_COMMIT")
-    return (told, "SPARSEBNN_COMMIT") if told else (None, None)
+    named = os.environ.get("SPARSEBNN_COMMIT")
+    return (named, "SPARSEBNN_COMMIT") if named else (None, None)
 
 
 def commit() -> str | None:
-    """The commit the package stands at, as far as it is known."""
+    """The commit of the package, None if unknown."""
     return commit_and_source()[0]
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """The versions that affect results."""
     return {
         "sparsebnn": sparsebnn.__version__,
         "torch": torch.__version__,
@@ -72,14 +70,14 @@ def versions() -> dict[str, str]:
 
 
 def device_name(device: torch.device) -> str:
-    """What a device is called by its maker; of a CPU, its kind and how many threads are used."""
+    """The name of a GPU; for a CPU, its architecture and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
-    """Numbers to ``digits`` significant digits, through lists and mappings; NaN becomes None.
+    """Round to ``digits`` significant digits, in lists and mappings, too; NaN and infinity become None.
 
     >>> rounded({"a": [1.23456789, float("nan")]}, digits=3)
     {'a': [1.23, None]}

@@ -24,7 +24,7 @@ from torch import Tensor
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.encoding import Encoder, Table, checked_table, is_frame, is_sparse, warn_of_columns
+from sparsebnn.estimators.encoding import Encoder, checked_table, is_frame, is_sparse, warn_of_columns
 from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
 from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
 from sparsebnn.likelihoods import Likelihood
@@ -87,9 +87,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             seed = _seed(self.random_state)
             self._encoder = Encoder.learned(table, weight)
             self.notes_ = [*self._encoder.notes, *notes]
-            # The command line passes a Table and shows the notes itself.
-            if not isinstance(X, Table):
-                warn_of_columns(self._encoder, notes)
+            warn_of_columns(self._encoder, notes)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             run, effort = self._train(x, targets, weight, seed, budget)
@@ -161,7 +159,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 callback.restore(run)
         if budget is None or pace is None:
             return run, 1.0
-        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.epochs
+        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         return run, budget.effort(pace)
 
@@ -192,8 +190,10 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rehearse: Callable[[Run], None],
     ) -> Pace:
         """Time a few training steps and a rehearsal of the work that follows."""
-        few = tuple(each[: _TRIAL_STEPS * plan.batch_size] for each in data)
-        self.plan_ = dataclasses.replace(plan, epochs=2, target_density=None)
+        few = tuple(each[: _TRIAL_STEPS * plan.settings.batch_size] for each in data)
+        self.plan_ = plan.with_settings(
+            epochs=2, target_density=None, free_fraction=None, refit=0.0, refit_temperature_factor=1.0
+        )
         run = train(template, few, settings=self.plan_.settings, **options)
         step = run.history[-1].seconds / run.batches.per_epoch
         began = time.monotonic()
@@ -218,7 +218,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
         self.networks_ = [each.network for each in objectives]
-        if self.plan_.target_density is not None:
+        if self.plan_.settings.target_density is not None:
             for each in self.networks_:
                 prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]

@@ -44,7 +44,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     replicates : networks trained from different seeds; predictions average over them.
     early_stopping, validation_fraction, patience : stop when the ELBO of held-out rows no longer rises.
     target_density : the share of weights to keep. The first half of training is unconstrained; then the
-        density falls to the target, and the remaining weights are refitted (docs/studies/defaults.md).
+        density falls to the target, and the remaining weights are refitted (docs/estimators.md).
     calibrate : each replicate leaves out a fifth of the rows, which calibrate the predictions
         (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early stopping.
     class_weight : None, "balanced", or a weight per class.
@@ -122,7 +122,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             self.classes_, codes = np.unique(labels, return_inverse=True)
             if len(self.classes_) < 2:
                 got = f"1 class ({self.classes_[0]!r})"
-                advice = "With a single class there is nothing to tell apart."
+                advice = "Check the labels."
                 raise invalid("y", "SparseBNNClassifier", "of at least 2 classes", got, advice)
             if self.class_weight is not None:
                 weight = weight * compute_sample_weight(self.class_weight, labels)

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparsebnn.checks import invalid
-from sparsebnn.estimators import parsing
+from sparsebnn.estimators.parsing import kind_of, labels, to_floats, to_objects
 
 __all__ = [
     "Column",
@@ -36,7 +35,6 @@ _YEAR = 365.2425
 # Values are extreme if the middle 80% lies within a thousandth of a standard deviation. They are clipped at
 # ten times the width of that middle.
 _MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
-_MOST_NINES = 1e7
 # A spread below this share of the size of the numbers is rounding.
 _DIGITS = 8 * float(np.finfo(np.float64).eps)
 
@@ -49,11 +47,11 @@ class ColumnWarning(UserWarning):
 class Column:
     """How a column becomes inputs, learned from the training rows. All values can be stored as JSON.
 
-    ``centre`` and ``scale`` standardize each input of the column; a column of kind ``dropped`` has no inputs.
-    With two levels there is one input, and ``reference`` is the level where it is 0. ``form`` is the format
-    of numbers and dates given as text (:mod:`sparsebnn.estimators.parsing`). ``limits`` clip extreme values.
+    ``kind`` is ``number``, ``date``, ``category`` or ``dropped``, which has no inputs. ``centre`` and
+    ``scale`` standardize each input. With two levels there is one input, and ``reference`` is the level where
+    it is 0. ``form`` is the ``strptime`` format of dates with the year last. ``limits`` clip extreme values.
     ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
-    stand for a missing value.
+    mean "missing".
     """
 
     name: str
@@ -72,69 +70,32 @@ class Column:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs this column becomes."""
-        if self.kind == "dropped":
-            return ()
+        own: tuple[str, ...] = tuple(f"{self.name}={level}" for level in self.levels)
         if self.kind == "number":
-            own: tuple[str, ...] = (self.name,)
+            own = (self.name,)
         elif self.kind == "date":
             own = (f"{self.name} (time)", f"{self.name} (season, sine)", f"{self.name} (season, cosine)")
-        else:
-            own = tuple(f"{self.name}={level}" for level in self.levels)
         return (*own, f"{self.name} missing") if self.gaps else own
 
 
-# -- kinds to inputs ----------------------------------------------------------------------------------
-
-
-def _floats(values: np.ndarray, name: str, form: str) -> np.ndarray:
-    """Numbers as float64, durations in seconds, gaps as NaN."""
-    if values.dtype.kind == "m":
-        return values / np.timedelta64(1, "s")
-    if values.dtype.kind in "biuf":
-        found = values.astype(np.float64)
-    else:
-        found = np.array([parsing.to_float(v, name, form) for v in values.tolist()], dtype=np.float64)
-    if np.isinf(found).any():
-        advice = "Replace infinite values, or leave them empty."
-        raise invalid(name, "the table", "finite", "infinity", advice)
-    return found
-
-
-def _raw_inputs(column: Column, values: np.ndarray) -> np.ndarray:
-    """``(rows, inputs)`` before standardizing; NaN where the value is missing."""
-    if column.kind == "number":
-        own = _floats(values, column.name, column.form)[:, None]
-    elif column.kind == "date":
-        days = parsing.to_days(values, column.name, column.form)
-        turn = 2.0 * np.pi * days / _YEAR
-        own = np.stack([days, np.sin(turn), np.cos(turn)], axis=1)
-    else:
-        return _indicators(column, values)
-    if column.limits:
-        low, high = column.limits
-        own[:, 0] = np.clip(own[:, 0], low, high)
-    if not column.gaps:
-        return own
-    return np.concatenate([own, np.isnan(own[:, :1]).astype(np.float64)], axis=1)
-
-
-def _indicators(column: Column, values: np.ndarray) -> np.ndarray:
-    """One input per level, and one that marks gaps if training had any."""
-    place = {level: i for i, level in enumerate(column.levels)}
-    found = parsing.labels(values)
-    own = np.zeros((len(found), len(place)))
-    for row, level in enumerate(found):
-        if level is None:
-            own[row] = np.nan
-        elif level in place:
-            own[row, place[level]] = 1.0
-        elif column.reference is not None and level != column.reference:
+def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
+    """``(rows, inputs)`` of levels or numbers, before standardizing; NaN where the value is missing."""
+    if column.kind == "category":
+        missing = found == None  # noqa: E711
+        own = (found[:, None] == to_objects(list(column.levels))).astype(np.float64)
+        own[missing] = np.nan
+        if column.reference is not None:
             # All zeros would be the reference level; an unknown level counts as the average.
-            own[row] = np.nan
-    if not column.gaps:
-        return own
-    missing = np.array([level is None for level in found], dtype=np.float64)
-    return np.concatenate([own, missing[:, None]], axis=1)
+            own[(own[:, 0] == 0.0) & (found != column.reference)] = np.nan
+    else:
+        missing = np.isnan(found)
+        own = found[:, None]
+        if column.kind == "date":
+            turn = 2.0 * np.pi * own / _YEAR
+            own = np.concatenate([own, np.sin(turn), np.cos(turn)], axis=1)
+        if column.limits:
+            own[:, 0] = np.clip(own[:, 0], column.limits[0], column.limits[1])
+    return np.concatenate([own, missing[:, None]], axis=1) if column.gaps else own
 
 
 def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
@@ -147,54 +108,49 @@ def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
     if column.kind != "category" or len(column.levels) >= _LEVELS:
         return Counter()
     known = {*column.levels, column.reference}
-    return Counter(level for level in parsing.labels(values) if level is not None and level not in known)
+    return Counter(level for level in labels(values) if level is not None and level not in known)
 
 
 def encode(column: Column, values: np.ndarray) -> np.ndarray:
     """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average."""
     if column.kind == "dropped":
         return np.empty((len(values), 0))
-    raw = _raw_inputs(column, values)
+    category = column.kind == "category"
+    found = labels(values) if category else to_floats(values, column.kind, column.form, column.name)
+    raw = _raw_inputs(column, found)
     scaled = (raw - np.array(column.centre)) / np.array(column.scale)
     return np.nan_to_num(scaled, copy=False, nan=0.0)
 
 
 def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool = False) -> Column:
     """Learn from the training rows how a column becomes inputs."""
-    if categorical:
-        kind, form, remark = "category", "", ""
-    elif values.dtype.kind in "biufmM":
-        kind, form, remark = ("date" if values.dtype.kind == "M" else "number"), "", ""
-    else:
-        kind, form, remark = parsing.kind_of(values)
+    kind, form = ("category", "") if categorical else kind_of(values)
+    if kind == "ambiguous":
+        return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
         return _learn_category(name, values, weight)
-    known = parsing.to_days(values, name, form) if kind == "date" else _floats(values, name, form)
+    known = to_floats(values, kind, form, name)
     gaps = np.isnan(known)
     if gaps.all():
         return Column(name, "dropped", "always missing")
     low, high = known[~gaps].min(), known[~gaps].max()
     if low == high and not gaps.any():
         return Column(name, "dropped", "always the same", constant=True)
-    if low == high:
-        note = f"always the same or missing ({gaps.mean():.0%})"
-    else:
-        note = f"missing in {gaps.mean():.1%} of the rows" if gaps.any() else ""
-    bounds = far_limits(known[~gaps], weight[~gaps])
-    if bounds:
-        far = int(((known[~gaps] < bounds[0]) | (known[~gaps] > bounds[1])).sum())
-        ends = [_shown(value, kind) for value in (low, high, *bounds)]
-        count = "1 extreme value" if far == 1 else f"{far} extreme values"
-        clipped = "{} (range {} to {}), clipped to {} to {}".format(count, *ends)
-        remark = ", ".join(filter(None, (remark, clipped)))
-    missing = sentinel(known[~gaps]) if kind == "number" else None
-    if missing is not None:
-        share = np.mean(known[~gaps] == missing)
-        doubt = f"{missing:g} in {share:.1%} of the rows: if it means missing, leave those cells empty"
-        remark = ", ".join(filter(None, (remark, doubt)))
-    note = ", ".join(filter(None, (note, remark)))
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=bounds, sentinel=missing)
-    return _standardized(column, values, weight)
+    notes = [f"always the same or missing ({gaps.mean():.0%})"] if low == high else []
+    if gaps.any() and low < high:
+        notes.append(f"missing in {gaps.mean():.1%} of the rows")
+    limits = far_limits(known[~gaps], weight[~gaps])
+    if limits:
+        far = int(((known[~gaps] < limits[0]) | (known[~gaps] > limits[1])).sum())
+        ends = [_shown(value, kind) for value in (low, high, *limits)]
+        notes.append("extreme values in {} rows (range {} to {}), clipped to {} to {}".format(far, *ends))
+    code = sentinel(known[~gaps]) if kind == "number" else None
+    if code is not None:
+        share = np.mean(known[~gaps] == code)
+        notes.append(f"{code:g} in {share:.1%} of the rows: if it means missing, leave those cells empty")
+    note = ", ".join(notes)
+    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits, sentinel=code)
+    return _standardized(column, known, weight)
 
 
 def _shown(value: float, kind: str) -> str:
@@ -202,34 +158,30 @@ def _shown(value: float, kind: str) -> str:
 
 
 def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
-    found = parsing.labels(values)
-    counts = Counter(level for level in found if level is not None)
-    gaps = any(level is None for level in found)
+    found = labels(values)
+    counts = Counter(level for level in found.tolist() if level is not None)
+    gaps = len(found) - counts.total()
     if not counts:
         return Column(name, "dropped", "always missing")
     if len(counts) == 1 and not gaps:
         return Column(name, "dropped", "always the same", constant=True)
     if len(counts) > max(_LEVELS, len(found) // 2):
-        note = f"{len(counts)} different levels, nearly one per row"
-        if parsing.may_be_thousands(list(counts)):
-            note += "; their commas may be decimal or separate thousands: do not separate thousands"
-        return Column(name, "dropped", note)
+        return Column(name, "dropped", f"{len(counts)} different levels, nearly one per row")
     # The most frequent first; ties must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
     note = f"{len(counts)} levels"
     if len(ordered) > _LEVELS:
         note += f", the {_LEVELS} most frequent kept"
-    kept = ordered[:_LEVELS] if len(ordered) != 2 else ordered[1:]
     if gaps:
-        note += f", missing in {sum(level is None for level in found) / len(found):.1%} of the rows"
-    reference = ordered[0] if len(ordered) == 2 else None
-    column = Column(name, "category", note, tuple(sorted(kept)), gaps, reference=reference)
-    return _standardized(column, values, weight)
+        note += f", missing in {gaps / len(found):.1%} of the rows"
+    kept, reference = (ordered[1:], ordered[0]) if len(ordered) == 2 else (ordered[:_LEVELS], None)
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps > 0, reference=reference)
+    return _standardized(column, found, weight)
 
 
-def _standardized(column: Column, values: np.ndarray, weight: np.ndarray) -> Column:
+def _standardized(column: Column, found: np.ndarray, weight: np.ndarray) -> Column:
     """The same column with the centre and scale of its inputs."""
-    raw = _raw_inputs(column, values)
+    raw = _raw_inputs(column, found)
     plain = 0 if column.kind == "category" else raw.shape[1] - int(column.gaps)
     centre, scale = [], []
     for i in range(raw.shape[1]):
@@ -291,7 +243,7 @@ def far_limits(known: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
 
 
 def sentinel(known: np.ndarray) -> float | None:
-    """A repeated number of nines (99, 999, −9, −999 …) that is farther from the others than their range.
+    """A repeated number of nines (99, −9, −999, …) that is farther from the others than their range.
 
     Many tables mark missing values like this. The number is kept, since only the owner of the table can know.
 
@@ -300,11 +252,8 @@ def sentinel(known: np.ndarray) -> float | None:
     """
     for end in (float(known.min()), float(known.max())):
         others = known[known != end]
-        if not (end.is_integer() and abs(end) < _MOST_NINES and set(str(abs(int(end)))) == {"9"}):
-            continue
-        # 9 is usually an ordinary number.
-        if end == 9.0 or len(others) == 0 or len(known) - len(others) < 2:
-            continue
-        if np.abs(others - end).min() > np.ptp(others) > 0.0:
+        nines = end.is_integer() and abs(end) < 1e7 and set(str(abs(int(end)))) == {"9"}
+        repeated = len(others) > 0 and len(known) - len(others) > 1
+        if nines and end != 9.0 and repeated and np.abs(others - end).min() > np.ptp(others) > 0.0:
             return end
     return None

@@ -167,25 +167,26 @@ class Budget:
 
     def needed(self, plan: Plan, rows: int, pace: Pace) -> float:
         """The approximate budget that the whole plan needs."""
-        steps = plan.epochs * math.ceil(rows / plan.batch_size)
+        steps = plan.settings.epochs * math.ceil(rows / plan.settings.batch_size)
         until = self.seconds - self.left() + (pace.compiling + steps * pace.step) / _SAFETY
         return min(until + pace.whole_after, until / (1.0 - _MOST_AFTER))
 
     def shortened(self, plan: Plan, rows: int, pace: Pace, plan_of: Callable[[int], Plan]) -> Plan:
         """The plan, shortened if necessary; ``plan_of`` makes a plan for a number of rows."""
         steps = int(_SAFETY * (self.left() - self.after(pace) - pace.compiling) / pace.step)
-        fitting = steps // math.ceil(rows / plan.batch_size)
-        if fitting >= plan.epochs:
+        full, batch_size = plan.settings.epochs, plan.settings.batch_size
+        fitting = steps // math.ceil(rows / batch_size)
+        if fitting >= full:
             return plan
-        few = min(plan.epochs, _FEW_EPOCHS)
+        few = min(full, _FEW_EPOCHS)
         if fitting >= few or rows <= _FEWEST_ROWS:
-            epochs = max(plan.least_epochs, fitting)
-            return dataclasses.replace(plan, epochs=epochs, full_epochs=plan.epochs)
-        kept = min(rows, max(_FEWEST_ROWS, steps // few * plan.batch_size))
-        smaller = dataclasses.replace(plan_of(kept), batch_size=min(kept, plan.batch_size))
-        fitting = steps // math.ceil(kept / smaller.batch_size)
-        epochs = max(plan.least_epochs, min(plan.epochs, fitting))
-        return dataclasses.replace(smaller, epochs=epochs, full_epochs=plan.epochs, train_rows=kept)
+            short = plan.with_settings(epochs=max(plan.least_epochs, fitting))
+            return dataclasses.replace(short, full_epochs=full)
+        kept = min(rows, max(_FEWEST_ROWS, steps // few * batch_size))
+        batch_size = min(kept, batch_size)
+        epochs = max(plan.least_epochs, min(full, steps // math.ceil(kept / batch_size)))
+        smaller = plan_of(kept).with_settings(batch_size=batch_size, epochs=epochs)
+        return dataclasses.replace(smaller, full_epochs=full, train_rows=kept)
 
 
 # -- notes ----------------------------------------------------------------------------------------------
@@ -193,9 +194,10 @@ class Budget:
 
 def cut_short(run: Run, plan: Plan, why: str) -> list[str]:
     """Prune to the target density at once if training stopped before reaching it; there is no refit."""
-    if plan.target_density is None or len(run.history) >= plan.settings.refit_from:
+    if not plan.settings.targets or len(run.history) >= plan.settings.refit_from:
         return []
-    fix_structure(run.replicates, torch.full((len(run.seeds), 1), plan.target_density, dtype=torch.float64))
+    (target,) = plan.settings.targets
+    fix_structure(run.replicates, torch.full((len(run.seeds), 1), target, dtype=torch.float64))
     return [f"Training stopped before the refit ({why}): weights were pruned to the target density at once."]
 
 

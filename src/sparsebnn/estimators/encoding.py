@@ -14,10 +14,20 @@ from torch import Tensor
 
 from sparsebnn.checks import invalid
 from sparsebnn.estimators.columns import Column, ColumnWarning, encode, learn
-from sparsebnn.estimators.parsing import number_form
+from sparsebnn.estimators.parsing import to_objects
 
-__all__ = ["Encoder", "Table", "checked_table", "is_frame", "is_sparse", "names_apart", "warn_of_columns"]
+__all__ = [
+    "Encoder",
+    "Table",
+    "checked_table",
+    "is_frame",
+    "is_sparse",
+    "names_apart",
+    "values_of",
+    "warn_of_columns",
+]
 
+_TYPED = ("float", "int", "uint", "bool", "datetime", "date", "timedelta", "duration")
 _MOST_SPARSE_BYTES = 4 << 30
 _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4  # stack level of the line that called ``fit``
@@ -29,9 +39,8 @@ def is_sparse(x: Any) -> bool:
 
 
 def is_frame(x: Any) -> bool:
-    """Whether this is a pandas or polars frame (or has the same methods), or a :class:`Table`."""
-    framed = hasattr(x, "columns") and (hasattr(x, "iloc") or hasattr(x, "get_columns"))
-    return isinstance(x, Table) or framed
+    """Whether this is a pandas or polars frame (or has the same methods)."""
+    return hasattr(x, "columns") and (hasattr(x, "iloc") or hasattr(x, "get_columns"))
 
 
 @dataclass(frozen=True)
@@ -45,52 +54,25 @@ class Table:
     values: tuple[np.ndarray, ...]
     categorical: tuple[bool, ...]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.names
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (len(self.values[0]) if self.values else 0), len(self.values)
-
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self.values[0]) if self.values else 0
 
     def rows(self, index: Any) -> Table:
         """Some of the rows."""
         return Table(self.names, tuple(v[index] for v in self.values), self.categorical)
 
-    def without(self, name: str) -> Table:
-        """All columns but one."""
-        keep = [i for i, other in enumerate(self.names) if other != name]
-        return self.of_columns(keep)
-
-    def of_columns(self, index: Sequence[int]) -> Table:
-        """Some of the columns, by number."""
-        return Table(
-            tuple(self.names[i] for i in index),
-            tuple(self.values[i] for i in index),
-            tuple(self.categorical[i] for i in index),
-        )
-
     @classmethod
     def of(cls, x: Any) -> Table:
         """The columns of a frame, a sparse matrix, or a two-dimensional array."""
-        if isinstance(x, Table):
-            return x
-        if hasattr(x, "get_columns"):
-            series = list(x.get_columns())
-            names = [s.name for s in series]
-        elif is_frame(x):
-            series = [x.iloc[:, i] for i in range(x.shape[1])]
-            names = list(x.columns)
-        else:
+        if not is_frame(x):
             array = _dense(x) if is_sparse(x) else np.asarray(x)
             count = array.shape[1]
             return cls(tuple(f"x{i}" for i in range(count)), tuple(array.T), (False,) * count)
+        polars = hasattr(x, "get_columns")
+        series = x.get_columns() if polars else [x.iloc[:, i] for i in range(x.shape[1])]
         kinds = [str(s.dtype).lower().startswith(("categor", "enum")) for s in series]
-        apart = names_apart([str(name) for name in names])
-        return cls(tuple(apart), tuple(map(_values, series)), tuple(kinds))
+        names = names_apart([str(name) for name in x.columns])
+        return cls(tuple(names), tuple(map(values_of, series)), tuple(kinds))
 
 
 def _dense(x: Any) -> np.ndarray:
@@ -102,23 +84,17 @@ def _dense(x: Any) -> np.ndarray:
     return np.asarray(x.toarray())
 
 
-def _values(series: Any) -> np.ndarray:
+def values_of(series: Any) -> np.ndarray:
     """A column of a frame as a numpy array: numbers, dates and durations as such, all else as objects."""
-    dtype = getattr(series, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind in "biufMm":
-        return np.asarray(series)
-    name = str(dtype).lower()
-    if name.startswith("period"):
-        # A month or a year becomes its first moment.
-        return np.asarray(series.dt.to_timestamp())
-    if name.startswith(("float", "int", "uint", "bool", "datetime", "date", "timedelta", "duration")):
+    if str(series.dtype).startswith("period"):
+        series = series.dt.to_timestamp()  # a month or a year becomes its first moment
+    elif str(series.dtype) == "object":
+        series = series.infer_objects() if hasattr(series, "infer_objects") else series
+    if str(series.dtype).lower().startswith(_TYPED):
         # Extension types convert gaps to NaN, NaT or objects.
         found = np.asarray(series.to_numpy())
         return found if found.dtype.kind in "biufMm" else found.astype(object)
-    listed = series.to_list() if hasattr(series, "to_list") else list(series)
-    found = np.empty(len(listed), dtype=object)
-    found[:] = listed
-    return found
+    return to_objects(series.to_list())
 
 
 @dataclass(frozen=True)
@@ -152,14 +128,8 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """Columns that are left out, were parsed by a guess, are clipped, or contain a sentinel."""
-        said = []
-        for column in self.columns:
-            if column.kind == "dropped":
-                said.append(f"Column {column.name!r} is left out: {column.note}.")
-            elif column.form or column.limits or column.sentinel is not None:
-                said.append(f"Column {column.name!r}: {column.note}.")
-        return said
+        """A sentence on each column that is left out, is clipped, or has a number that may mean "missing"."""
+        return [_sentence(column) for column in self.columns if _remarkable(column)]
 
     def transform(self, table: Table) -> np.ndarray:
         """``(rows, inputs)``, float64."""
@@ -179,8 +149,10 @@ class Encoder:
 
     @classmethod
     def of_record(cls, record: Sequence[Mapping[str, Any]]) -> Encoder:
+        known = [field.name for field in dataclasses.fields(Column)]
         made: list[dict[str, Any]] = [
-            {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()} for entry in record
+            {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k in known}
+            for entry in record
         ]
         return cls(tuple(Column(**entry) for entry in made))
 
@@ -204,27 +176,21 @@ def names_apart(names: Sequence[str]) -> list[str]:
     return apart
 
 
-def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
-    """Warn once for each kind of problem: columns that vary but are left out, extreme values, sentinels.
+def _remarkable(column: Column) -> bool:
+    return column.kind == "dropped" or bool(column.limits) or column.sentinel is not None
 
-    ``more`` are warnings on the target and the sample weights.
-    """
-    for sentence in more:
-        warnings.warn(sentence, ColumnWarning, stacklevel=_CALLER_OF_FIT)
-    gone = [c for c in encoder.columns if c.kind == "dropped" and not c.constant]
-    words = [c for c in encoder.columns if c.sentinel is not None and not c.limits]
-    missing = "a number that may stand for a missing value"
-    for columns, one, many in (
-        (gone, "is left out", "are left out"),
-        ([c for c in encoder.columns if c.limits], "has extreme values", "have extreme values"),
-        (words, f"has {missing}", f"have {missing}"),
-    ):
-        if columns:
-            listed = ", ".join(f"{c.name!r} ({c.note})" for c in columns[:_MOST_NAMED])
-            rest = len(columns) - _MOST_NAMED
-            listed += f" and {rest} more (notes_ has all)" if rest > 0 else ""
-            what = f"1 column {one}" if len(columns) == 1 else f"{len(columns)} columns {many}"
-            warnings.warn(f"{what}: {listed}.", ColumnWarning, stacklevel=_CALLER_OF_FIT)
+
+def _sentence(column: Column) -> str:
+    return f"Column {column.name!r}{' is left out' if column.kind == 'dropped' else ''}: {column.note}."
+
+
+def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
+    """Warn of columns that vary but are left out, of doubtful values, and of ``more``, in one warning."""
+    named = [column for column in encoder.columns if _remarkable(column) and not column.constant]
+    said = [*more, *map(_sentence, named)]
+    if said:
+        rest = f" And {len(said) - _MOST_NAMED} more: see notes_." if len(said) > _MOST_NAMED else ""
+        warnings.warn(" ".join(said[:_MOST_NAMED]) + rest, ColumnWarning, stacklevel=_CALLER_OF_FIT)
 
 
 # -- checks ---------------------------------------------------------------------------------------------
@@ -233,23 +199,19 @@ def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
 def checked_table(estimator: Any, X: Any, reset: bool) -> Table:
     """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
     least = 2 if reset else 1
-    if isinstance(X, Table):
-        _check_names(estimator, X.names, reset)
-        return X
-    if is_frame(X) or _holds_words(X):
+    if is_frame(X) or _holds_text(X):
         X = X if is_frame(X) else np.asarray(X, dtype=object)
-        given = list(X.columns) if is_frame(X) else []
-        if hasattr(X, "get_columns") or len(set(given)) < len(given):
+        table = Table.of(X)
+        if hasattr(X, "get_columns") or (is_frame(X) and len(set(X.columns)) < len(X.columns)):
             # Not every scikit-learn reads the names of every polars (older ones would lose them), or
             # takes a frame with two columns of one name.
-            _check_names(estimator, tuple(names_apart([str(name) for name in given])), reset)
+            _check_names(estimator, table.names, reset)
         else:
             validate_data(estimator, X=X, reset=reset, skip_check_array=True)
-        rows = X.shape[0]
-        if rows < least:
-            found = f"Found array with {rows} sample(s) (shape={X.shape})"
+        if X.shape[0] < least:
+            found = f"Found array with {X.shape[0]} sample(s) (shape={X.shape})"
             raise ValueError(f"{found} while a minimum of {least} is required.")
-        return Table.of(X)
+        return table
     checked = validate_data(
         estimator,
         X=X,
@@ -279,14 +241,12 @@ def _check_names(estimator: Any, names: tuple[str, ...], reset: bool) -> None:
         raise invalid("columns", type(estimator).__name__, expected, ", ".join(names))
 
 
-def _holds_words(x: Any) -> bool:
-    """Whether an array or list of rows contains text that is not a number."""
+def _holds_text(x: Any) -> bool:
+    """Whether an array or a list of rows contains text."""
     if is_sparse(x) or isinstance(x, Tensor):
         return False
     try:
         array = x if isinstance(x, np.ndarray) else np.asarray(x, dtype=object)
     except ValueError:
         return False
-    if array.ndim != 2 or array.dtype.kind not in "OUS":
-        return False
-    return any(isinstance(v, str) and number_form([v]) != "" for v in array.ravel().tolist())
+    return array.ndim == 2 and array.dtype.kind in "OU" and any(isinstance(v, str) for v in array.flat)

@@ -1,14 +1,7 @@
-r"""The trained replicates: what they predict, which inputs they use, and cross-fitting.
+"""The trained replicates: what they predict, which inputs they use, and cross-fitting.
 
 With cross-fitting, replicate k does not train on fold k, so its predictions there are honest. They set one
-number, which makes all predictions sharper or flatter:
-
-.. math::
-    s = \arg\min_s \; \tfrac18 \log^2 s
-    - \sum_i w_i \log \frac1D \sum_d p\big(y_i \mid s \cdot f_{k(i),d}(x_i)\big)
-
-for classification; for regression s multiplies the standard deviation of the noise. The first term, a
-log-normal prior, keeps s finite when every row is predicted correctly.
+number, which makes all predictions sharper or flatter (:func:`sparsebnn.inference.calibration.logit_scale`).
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsebnn.inference import calibration
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Gaussian, Likelihood
@@ -34,7 +28,6 @@ _OUTPUT_BYTES = 1 << 26
 # To find the logit scale.
 _MOST_ROWS = 4000
 _DRAWS = 20
-_GRID = np.exp(np.linspace(np.log(0.25), np.log(16.0), 97))
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
 def logit_scale(
     ensemble: Ensemble, x: np.ndarray, y: Tensor, fold: Tensor, weight: np.ndarray, effort: float = 1.0
 ) -> float:
-    """The s of the module's formula, on the rows that some replicate left out.
+    """The scale of the outputs, from the rows that some replicate left out.
 
     ``effort`` reduces the number of rows, for a fit with little time.
     """
@@ -211,23 +204,4 @@ def logit_scale(
     own = fold[rows].long()
     honest = outputs[own, :, torch.arange(len(rows))].transpose(0, 1)
     w = torch.from_numpy(weight[rows])
-    losses = [_loss(ensemble, honest, own, y[rows], w, s) + np.log(s) ** 2 / 8.0 for s in _GRID.tolist()]
-    return float(_GRID[int(np.argmin(losses))])
-
-
-def _loss(ensemble: Ensemble, outputs: Tensor, own: Tensor, y: Tensor, w: Tensor, s: float) -> float:
-    """Negative log of the probability averaged over draws, summed; ``outputs`` is (draws, rows, outputs)."""
-    form = ensemble.likelihoods[0]
-    if isinstance(form, Gaussian):
-        stds = []
-        for each in ensemble.likelihoods:
-            assert isinstance(each, Gaussian)
-            stds.append(each.mean_and_std(outputs.float())[1].detach().double())
-        std = s * torch.stack(stds)[own, :, torch.arange(len(own))].transpose(0, 1)
-        mean = outputs[..., : form.n_targets]
-        log = (-0.5 * ((y.double() - mean) / std) ** 2 - torch.log(std)).sum(-1)
-    else:
-        targets = y.to(outputs.dtype) if form.n_outputs(y) == 1 else y.long()
-        log = -form.nll(s * outputs.flatten(0, 1), targets.repeat(len(outputs))).reshape(outputs.shape[:2])
-    averaged = torch.logsumexp(log, 0)
-    return -float((w * averaged).sum())
+    return calibration.logit_scale(honest, y[rows], w, ensemble.likelihoods, own)

@@ -9,9 +9,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
-from sparsebnn.estimators import plan as plans
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.explanation import Effects
+from sparsebnn.estimators.plan import Plan
+from sparsebnn.estimators.plan import network as planned_network
 from sparsebnn.io import saving, storage
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 
@@ -26,9 +27,7 @@ _KIND = storage.Kind(
     noun="estimator",
     version=3,
     error=EstimatorError,
-    if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a fitted estimator there first.",
-    if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the estimator again.",
 )
 _PLAIN = (str, int, float, bool, type(None))
@@ -148,7 +147,7 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.n_features_in_ = len(record["columns"])
     if record["names"] is not None:
         estimator.feature_names_in_ = np.array(record["names"], dtype=object)
-    estimator.plan_ = plans.Plan(**{**record["plan"], "hidden": tuple(record["plan"]["hidden"])})
+    estimator.plan_ = Plan.of_record(record["plan"])
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
     estimator.logit_scale_ = record["logit_scale"]
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
@@ -190,7 +189,7 @@ def _networks(
         outputs = 1 if isinstance(form, Bernoulli) else getattr(form, "n_classes", 0)
         if isinstance(form, Gaussian):
             outputs = form.n_targets * (2 if form.noise == "heteroscedastic" else 1)
-        network = plans.network(estimator.plan_, record["inputs"], outputs)
+        network = planned_network(estimator.plan_, record["inputs"], outputs)
         target |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
         target |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
         networks.append(network.eval())

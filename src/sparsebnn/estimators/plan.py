@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import math
 import numbers
 import warnings
@@ -18,11 +19,10 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import bayesian_layers
+from sparsebnn.nn.networks import bayesian_layers, mlp
 from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
-from sparsebnn.training import PhasedSettings, Settings
+from sparsebnn.training import Settings
 from sparsebnn.training.devices import one_thread
 
 __all__ = ["FAMILIES", "Plan", "missed_density", "network", "planned", "positive", "prior_as_given", "share"]
@@ -44,69 +44,92 @@ LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of re
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that determines a training run, except data and seed."""
+    """Everything that determines a training run, except data and seed: network, settings, replicates."""
 
     hidden: tuple[int, ...]
     family: str
     prior_inclusion: float
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    logit_rate: float
-    temperature: float
-    warmup: float
+    settings: Settings
     replicates: int
-    target_density: float | None = None
     # If a time budget shortened the training: the epochs planned without it, and the rows it uses.
     full_epochs: int | None = None
     train_rows: int | None = None
 
-    @property
-    def settings(self) -> Settings:
-        """With a target density there are three phases: free training, pruning, and a refit.
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Plan:
+        """The plan that :meth:`record` wrote."""
+        own = {name: record[name] for name in _RECORDED}
+        rest = {name: value for name, value in record.items() if name not in own}
+        return cls(**{**rest, "hidden": tuple(record["hidden"])}, settings=_settings(**own))
 
-        As in the recommended recipe, the refit has a higher temperature, up to that of the Bayes posterior.
-        """
-        plain: dict[str, Any] = {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "learning_rates": {"inclusion_logit": self.logit_rate},
-            "temperature": self.temperature,
-            "warmup": self.warmup,
-        }
-        if self.target_density is None:
-            return Settings(**plain)
-        heat = max(1.0, min(_REFIT_HEAT, 1.0 / self.temperature))
-        plain |= {"free_fraction": 0.5, "refit": 0.2, "refit_temperature_factor": heat}
-        return PhasedSettings(**plain, target_density=self.target_density)
+    def record(self) -> dict[str, Any]:
+        """As JSON values; the fields of a time budget are included only if there was one."""
+        rates = {"logit_rate": self.settings.learning_rates["inclusion_logit"]}
+        every = {**vars(self), **vars(self.settings), **rates, "hidden": list(self.hidden)}
+        names = ("hidden", "family", "prior_inclusion", *_RECORDED, "replicates")
+        budget = [name for name in ("full_epochs", "train_rows") if every[name] is not None]
+        return {name: every[name] for name in (*names, *budget)}
+
+    def with_settings(self, **settings: Any) -> Plan:
+        """The plan with other settings, such as ``epochs``."""
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, **settings))
 
     @property
     def least_epochs(self) -> int:
         """The fewest epochs that give each phase at least one."""
-        return 1 if self.target_density is None else LEAST_PHASED
+        return 1 if self.settings.target_density is None else LEAST_PHASED
 
     @property
     def planned_epochs(self) -> int:
         """The epochs of a training without a time budget."""
-        return self.epochs if self.full_epochs is None else self.full_epochs
+        return self.settings.epochs if self.full_epochs is None else self.full_epochs
 
     def device(self, rows: int, inputs: int) -> str:
         """A GPU if there is one and enough work: compiling for it takes longer than a small training."""
-        work = rows * self.epochs * inputs * max(self.hidden, default=1) * self.replicates
+        work = rows * self.settings.epochs * inputs * max(self.hidden, default=1) * self.replicates
         return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
 
     def threads(self, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
         """One thread for small networks on the CPU, where a second one costs more than it saves."""
         sizes = (inputs, *self.hidden)
-        work = self.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * self.replicates
+        work = self.settings.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * self.replicates
         return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
 
-    def record(self) -> dict[str, Any]:
-        """As JSON values; the fields of a time budget are included only if there was one."""
-        every = {**dataclasses.asdict(self), "hidden": list(self.hidden)}
-        short = ("full_epochs", "train_rows")
-        return {name: value for name, value in every.items() if name not in short or value is not None}
+
+def _settings(
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    logit_rate: float,
+    temperature: float,
+    warmup: float,
+    target_density: float | None,
+) -> Settings:
+    """With a target density there are three phases: free training, pruning, and a refit.
+
+    As in the recommended recipe, the refit has a higher temperature, up to that of the Bayes posterior.
+    """
+    plain = Settings(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        learning_rates={"inclusion_logit": logit_rate},
+        temperature=temperature,
+        warmup=warmup,
+    )
+    if target_density is None:
+        return plain
+    return dataclasses.replace(
+        plain,
+        target_density=target_density,
+        free_fraction=0.5,
+        refit=0.2,
+        refit_temperature_factor=max(1.0, min(_REFIT_HEAT, 1.0 / temperature)),
+    )
+
+
+# What a record says of the settings, by the names of these parameters.
+_RECORDED = tuple(inspect.signature(_settings).parameters)
 
 
 def _batch_size(rows: int) -> int:
@@ -156,19 +179,8 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         target, epochs = _density(target, epochs, given, owner)
     replicates = check_count(given["replicates"], "replicates", owner)
     logit_rate = _LOGIT_RATE * rate / _FULL_RATE
-    return Plan(
-        sizes,
-        family,
-        inclusion,
-        epochs,
-        batch_size,
-        rate,
-        logit_rate,
-        temperature,
-        0.5,
-        replicates,
-        target,
-    )
+    settings = _settings(epochs, batch_size, rate, logit_rate, temperature, 0.5, target)
+    return Plan(sizes, family, inclusion, settings, replicates)
 
 
 def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:
@@ -224,31 +236,20 @@ def prior_as_given(trained: nn.Module, plan: Plan) -> None:
 def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
     """The network of a plan, before training."""
     prior = GaussianPrior() if plan.family == "gaussian" else SpikeSlabPrior(plan.prior_inclusion)
-    options = {"hidden": (20, 20)} if plan.family == "flow" else None
-    modules: list[nn.Module] = []
-    sizes = (inputs, *plan.hidden, outputs)
-    for before, after in zip(sizes, sizes[1:]):
-        if modules:
-            modules.append(nn.ReLU())
-        modules.append(
-            Linear(
-                before,
-                after,
-                family=plan.family,
-                prior=prior,
-                bias_prior=GaussianPrior(),
-                family_options=options,
-            )
-        )
-    return nn.Sequential(*modules)
+    return mlp(
+        (inputs, *plan.hidden, outputs),
+        family=plan.family,
+        prior=prior,
+        bias_prior=GaussianPrior(),
+        family_options={"hidden": (20, 20)} if plan.family == "flow" else None,
+    )
 
 
 def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:
     """A note if the density misses its target, because a small network cannot have every density."""
-    target = plan.target_density
-    if target is None or abs(density / target - 1.0) <= _SLACK:
+    if not plan.settings.targets or abs(density / plan.settings.targets[0] - 1.0) <= _SLACK:
         return []
     count = sum(layer.weights.inclusion_prob().numel() for _, layer in bayesian_layers(networks[0]))
-    note = f"The density is {density:.3g}, not {target:g}: the network has {count} weights."
+    note = f"The density is {density:.3g}, not {plan.settings.targets[0]:g}: the network has {count} weights."
     warnings.warn(note, UserWarning, stacklevel=4)
     return [note]

@@ -28,12 +28,12 @@ def _head(estimator: Any) -> list[str]:
         count = len(estimator._y_mean)
         what = "1 target" if count == 1 else f"{count} targets"
     kept = len(estimator.selected_features_)
-    tempered = "the Bayes posterior" if plan.temperature == 1.0 else "a tempered posterior"
+    tempered = "the Bayes posterior" if plan.settings.temperature == 1.0 else "a tempered posterior"
     return [
         f"{type(estimator).__name__}: {what}",
         f"{estimator.n_rows_} rows, {len(estimator._encoder.columns)} columns, {kept} of them in use",
         f"{_PAPER[plan.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
-        f"{_epochs(estimator)}; temperature {plan.temperature:g}: {tempered}",
+        f"{_epochs(estimator)}; temperature {plan.settings.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
         *_priors(estimator.networks_),
     ]

@@ -1,4 +1,7 @@
-r"""How sure predictions are, corrected by two numbers that rows held out from training choose.
+r"""How sure predictions are, corrected by numbers that rows held out from training choose.
+
+:func:`correction` corrects averaged probabilities by two numbers; :func:`logit_scale` finds one number for
+the outputs of every draw, as the estimators use it.
 
 .. math:: q_c = (1 - \varepsilon)\, \frac{p_c^{\,s}}{\sum_d p_d^{\,s}} + \frac{\varepsilon}{C}
 
@@ -15,17 +18,20 @@ a prior, log s ~ N(0, 1/4) and a density of ε that falls as 1 − ε, of which 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import checked, probabilities
+from sparsebnn.likelihoods import Gaussian, Likelihood
 
-__all__ = ["Correction", "correction"]
+__all__ = ["Correction", "correction", "logit_scale"]
 
+_SCALES = np.exp(np.linspace(np.log(0.25), np.log(16.0), 97))
 _LEAST, _MOST, _GRID = 1 / 64, 64.0, 25
 _TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 40, 1e-9
 # More would leave nothing of the predictions, not even their order.
@@ -134,3 +140,39 @@ def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
 
 def _log(p: Tensor) -> Tensor:
     return torch.log(p.double().clamp_min(1e-12))
+
+
+def logit_scale(
+    outputs: Tensor, y: Tensor, weight: Tensor, likelihoods: Sequence[Likelihood], own: Tensor
+) -> float:
+    r"""The scale of outputs ``(draws, rows, …)`` that makes the targets of held-out rows likeliest,
+
+    .. math::
+        s = \arg\min_s \; \tfrac18 \log^2 s
+        - \sum_i w_i \log \frac1D \sum_d p\big(y_i \mid s \cdot f_d(x_i)\big)
+
+    for classification; for regression s multiplies the standard deviation of the noise. The first term, a
+    log-normal prior, keeps s finite when every row is predicted correctly. Row i has the likelihood
+    ``likelihoods[own[i]]``.
+    """
+    losses = [_loss(outputs, y, weight, likelihoods, own, s) + np.log(s) ** 2 / 8.0 for s in _SCALES.tolist()]
+    return float(_SCALES[int(np.argmin(losses))])
+
+
+def _loss(
+    outputs: Tensor, y: Tensor, weight: Tensor, likelihoods: Sequence[Likelihood], own: Tensor, s: float
+) -> float:
+    """Negative log of the probability averaged over draws, summed."""
+    form = likelihoods[0]
+    if isinstance(form, Gaussian):
+        stds = []
+        for each in likelihoods:
+            assert isinstance(each, Gaussian)
+            stds.append(each.mean_and_std(outputs.float())[1].detach().double())
+        std = s * torch.stack(stds)[own, :, torch.arange(len(own))].transpose(0, 1)
+        mean = outputs[..., : form.n_targets]
+        log = (-0.5 * ((y.double() - mean) / std) ** 2 - torch.log(std)).sum(-1)
+    else:
+        targets = y.to(outputs.dtype) if form.n_outputs(y) == 1 else y.long()
+        log = -form.nll(s * outputs.flatten(0, 1), targets.repeat(len(outputs))).reshape(outputs.shape[:2])
+    return -float((weight * torch.logsumexp(log, 0)).sum())

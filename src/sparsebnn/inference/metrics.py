@@ -194,7 +194,7 @@ def rejection_curve(
     """Share of rows kept and the accuracy on them, when the most uncertain rows are given away first.
 
     Entry i keeps the i + 1 least uncertain rows; ``uncertainty`` is one number per row, the entropy if
-    not given. Rows of equal uncertainty cannot be told apart and share what they have right.
+    not given. Rows of equal uncertainty share their accuracy.
 
     >>> rejection_curve(torch.tensor([[0.6, 0.4], [0.9, 0.1]]), torch.tensor([1, 0]))[1]
     tensor([1.0000, 0.5000], dtype=torch.float64)

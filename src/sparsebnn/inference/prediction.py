@@ -18,15 +18,6 @@ from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.random import noise as counter
 
-__all__ = [
-    "ClassPrediction",
-    "RealPrediction",
-    "draw_outputs",
-    "draw_outputs_of_all",
-    "predict",
-    "predict_all",
-]
-
 _TARGET = counter.stream_id("prediction target")
 
 
@@ -114,12 +105,10 @@ def predict_all(
     likelihoods: Likelihood | Sequence[Likelihood],
     n_draws: int = 100,
     *,
-    model: str = "average",
-    draws: str = "auto",
     seed: int = 0,
-    batch_size: int = 1024,
+    **options: Any,
 ) -> list[ClassPrediction | RealPrediction]:
-    """:func:`predict` for each of K networks of one shape, all drawn as one program.
+    """:func:`predict` for each of K networks of one shape, all drawn as one program; ``options`` likewise.
 
     It pays for many small networks; a few large ones fill the machine one at a time.
     """
@@ -127,10 +116,9 @@ def predict_all(
     forms = [likelihoods] * count if isinstance(likelihoods, Likelihood) else list(likelihoods)
     if len(forms) != count:
         raise invalid("likelihoods", "predict_all", f"one for all or one each ({count})", len(forms))
-    options: dict[str, Any] = {"model": model, "draws": draws, "seed": seed, "batch_size": batch_size}
     found: list[list[tuple[Tensor, ...]]] = [[] for _ in forms]
     x = check_tensor(x, "x", "predict_all")
-    for rows, outputs in draw_outputs_of_all(networks, x, n_draws, **options):
+    for rows, outputs in draw_outputs_of_all(networks, x, n_draws, seed=seed, **options):
         for summaries, each, form in zip(found, outputs, forms):
             summaries.append(_summary(x[rows], each, form, seed))
     return [_joined(summaries, n_draws) for summaries in found]

@@ -27,8 +27,6 @@ from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
 
-__all__ = ["draw_outputs", "draw_outputs_of_all", "draw_weights", "pass_for"]
-
 _NORMAL = counter.stream_id("prediction normal")
 _LOGISTIC = counter.stream_id("prediction logistic")
 _ROW_NORMAL = counter.stream_id("prediction row normal")
@@ -85,7 +83,9 @@ def draw_outputs(
     first axis.) ``memory`` bounds what is held at a time, in bytes; without it a CPU takes as much as its
     caches hold and a GPU as much as fills it. The draws are the same either way.
     """
-    plan = _Plan(network, x, n_draws, model, draws, seed, batch_size, memory)
+    plan = _Plan(
+        network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size, memory=memory
+    )
 
     def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
         with plan.kind(*plan.noise_of(noise)):
@@ -99,23 +99,16 @@ def draw_outputs(
 
 @torch.no_grad()
 def draw_outputs_of_all(
-    networks: Sequence[nn.Module],
-    x: Tensor,
-    n_draws: int = 100,
-    *,
-    model: str = "average",
-    draws: str = "auto",
-    seed: int = 0,
-    batch_size: int = 1024,
-    memory: int | None = None,
+    networks: Sequence[nn.Module], x: Tensor, n_draws: int = 100, **options: Any
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
-    All networks see the same noise, so each has the draws it has alone.
+    ``options`` are those of :func:`draw_outputs`. All networks see the same noise, so each has the draws it
+    has alone.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
-    plan = _Plan(networks[0], x, n_draws, model, draws, seed, batch_size, memory, len(networks))
+    plan = _Plan(networks[0], x, n_draws, len(networks), **options)
 
     def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
         def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
@@ -143,7 +136,7 @@ def draw_weights(
     >>> len(drawn), drawn[0]["2"][0].shape
     (2, torch.Size([3, 8]))
     """
-    plan = _Plan(network, x[:1], n_draws, model, "weights", seed, 1, None)
+    plan = _Plan(network, x[:1], n_draws, model=model, draws="weights", seed=seed)
     layers = dict(bayesian_layers(plan.network))
     _, row = next(plan.batches())
     found = []
@@ -220,12 +213,13 @@ class _Plan:
         network: nn.Module,
         x: Tensor,
         n_draws: int,
-        model: str,
-        draws: str,
-        seed: int,
-        batch_size: int,
-        memory: int | None,
         networks: int = 1,
+        *,
+        model: str = "average",
+        draws: str = "auto",
+        seed: int = 0,
+        batch_size: int = 1024,
+        memory: int | None = None,
     ) -> None:
         self.x = _checked(x, n_draws, "predict")
         check_count(batch_size, "batch_size", "predict")

@@ -21,8 +21,6 @@ from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.posteriors.priors import Prior
 
-__all__ = ["Loaded", "ModelError", "impossible", "load", "save"]
-
 
 class ModelError(storage.StorageError):
     """A model file that cannot be written or must not be used; the message says why."""
@@ -32,9 +30,7 @@ _KIND = storage.Kind(
     noun="model",
     version=2,
     error=ModelError,
-    if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a network there first.",
-    if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the network again.",
 )
 _PRIOR_VALUES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -138,7 +134,7 @@ def _of_run(run: Trained, likelihood: Likelihood | None) -> tuple[nn.Module, Lik
         raise invalid("network", "save", "a run of one replicate", f"one of {len(run.seeds)}", advice)
     if likelihood is not None:
         advice = "A run has a likelihood; to save another, pass run.network."
-        raise invalid("likelihood", "save", "left out beside a run", type(likelihood).__name__, advice)
+        raise invalid("likelihood", "save", "None when a run is saved", type(likelihood).__name__, advice)
     return run.network, run.likelihood
 
 

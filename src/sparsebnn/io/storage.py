@@ -19,9 +19,6 @@ from torch import Tensor
 
 from sparsebnn.io.files import atomic_write
 
-__all__ = ["Kind", "StorageError", "check", "parse", "read", "restore", "write"]
-
-
 _PIECE = 1 << 22
 
 
@@ -36,10 +33,10 @@ class Kind:
     noun: str
     version: int
     error: type[StorageError]
-    if_unwritable: str
     if_missing: str
-    if_other_version: str
     if_damaged: str
+    if_unwritable: str = "Free space or choose another folder, then save again."
+    if_other_version: str = "Load it with the release that wrote it."
 
     @property
     def format(self) -> str:

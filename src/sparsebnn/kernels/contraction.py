@@ -20,8 +20,6 @@ from torch import Tensor
 
 from sparsebnn.kernels.dispatch import stacked
 
-__all__ = ["row_sums"]
-
 _ROWS_PER_PART = 128
 
 

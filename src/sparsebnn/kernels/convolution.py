@@ -25,8 +25,6 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from sparsebnn.kernels.dispatch import stacked
 
-__all__ = ["conv2d_moments", "conv2d_replicated"]
-
 Geometry = tuple[list[int], list[int], list[int]]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["for_compiler", "for_kernels", "keep_freed_memory", "stacked", "tracing"]
-
 _local = threading.local()
 
 

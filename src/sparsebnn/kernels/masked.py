@@ -25,8 +25,6 @@ from torch import Tensor
 
 from sparsebnn.kernels.dispatch import stacked
 
-__all__ = ["masked_network"]
-
 Fold = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -182,7 +180,7 @@ class _Gradient(torch.autograd.Function):
 
 
 class _Network(torch.autograd.Function):
-    """The last y; what goes into and comes out of the layers follows without a gradient of its own."""
+    """The last y, followed by the inputs and outputs of the layers, which have no gradient."""
 
     @staticmethod
     def forward(folds: Sequence[Fold], slopes: Sequence[float], *tensors: Tensor) -> Any:

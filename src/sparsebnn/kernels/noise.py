@@ -1,6 +1,6 @@
 """The noise of one step in one pass on CUDA: each hash is made once and gives two numbers.
 
-The compiler's own version makes every hash twice and the radius in a pass of its own; eagerly a block
+The compiler's own version computes every hash twice and the radius in a separate pass; eagerly a block
 takes some thirty passes over memory. :mod:`sparsebnn.random.noise` has the eager twin and chooses.
 """
 
@@ -11,8 +11,6 @@ import logging
 
 import torch
 from torch import Tensor
-
-__all__ = ["block", "works"]
 
 _log = logging.getLogger("sparsebnn")
 

@@ -8,8 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["column_sums"]
-
 
 @triton.jit
 def _column_kernel(

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from sparsebnn.kernels.convolution import Shape
 
-__all__ = ["Tiles", "forward", "forward_tiles", "input_grad", "input_tiles", "weight_grad", "weight_tiles"]
-
 
 @triton.jit
 def _put(out, sums, there, bias, col, O: tl.constexpr, BIAS: tl.constexpr):  # noqa: E741

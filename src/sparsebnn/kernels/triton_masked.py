@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["backward", "forward"]
-
 
 @triton.jit
 def _forward_kernel(

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["block"]
-
 
 @triton.jit
 def _mix(x):

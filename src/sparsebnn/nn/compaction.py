@@ -21,8 +21,6 @@ from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
 from sparsebnn.posteriors.flow import FlowFamily
 
-__all__ = ["Compacted", "Take", "compact", "median_weights", "plain_layer"]
-
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
 _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
@@ -138,7 +136,7 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
             expected = "free of average pools that count their padding"
             raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
         if getattr(module, "divisor_override", None):
-            expected = "free of average pools with a divisor of their own"
+            expected = "without average pools that set divisor_override"
             raise invalid("network", "compact", expected, str(module))
         (stages[-1].after if stages else first).append(module)
     for before, stage in itertools.pairwise(stages):

@@ -15,9 +15,6 @@ from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import KEPT
 
-__all__ = ["convert", "obstacles"]
-
-
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _OPAQUE = (
     nn.MultiheadAttention,
@@ -159,7 +156,7 @@ def convert(
 ) -> nn.Module:
     """A copy of ``module`` whose Linear, Conv1d and Conv2d layers are Bayesian.
 
-    The module's own ``forward`` is untouched: open a pass around it (:func:`sparsebnn.collect_kl`,
+    The module's own ``forward`` is untouched: open a pass around it (:func:`sparsebnn.nn.collect_kl`,
     :func:`sparsebnn.forward_with_kl`) and the KL is gathered, a layer used twice counted once.
     ``pretrained`` starts the posterior means at the module's weights; ``keep`` names submodules that
     stay as they are: they are not converted, and training goes on from the weights they have (freeze them

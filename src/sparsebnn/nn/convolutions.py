@@ -18,8 +18,6 @@ from sparsebnn.posteriors import Moments
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Conv1d", "Conv2d"]
-
 
 class _Conv(BayesianLayer):
     """What the convolutions share; the flow family has one z per filter and no squashing."""

@@ -21,8 +21,6 @@ from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, Hierarchica
 from sparsebnn.posteriors.priors import GaussianPrior, Prior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["BayesianLayer", "Linear"]
-
 
 class NoWeight(AttributeError, TypeError):
     """What a Bayesian layer says when it is asked for a ``weight``; to ``hasattr`` it says no."""
@@ -168,7 +166,7 @@ class BayesianLayer(nn.Module):
     def _gated(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Mean and variance where an output's weights are there or not together; biases always are."""
+        """Mean and variance where all weights of an output share an inclusion; biases are always included."""
         assert moments.gate is not None
 
         def per_output(t: Tensor) -> Tensor:
@@ -233,7 +231,7 @@ class BayesianLayer(nn.Module):
         self._drawn = self._probe()
 
     def reset_parameters(self) -> None:
-        """Draw every parameter anew from its start, with torch's generator."""
+        """Draw every parameter again from its initializer, with torch's generator."""
         self.weights.reset_parameters()
         if self.biases is not None:
             self.biases.reset_parameters()

@@ -15,17 +15,6 @@ from sparsebnn.nn.convolutions import Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
-__all__ = [
-    "Density",
-    "PriorValues",
-    "bayesian_layers",
-    "density",
-    "initialize",
-    "lenet",
-    "mlp",
-    "prior_values",
-]
-
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
 # Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
@@ -93,7 +82,7 @@ def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
 
 
 def kept(network: nn.Module) -> list[str]:
-    """The names of the submodules that ``convert`` was told to keep."""
+    """The names of the submodules that ``convert`` kept because of ``keep``."""
     return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
 
 

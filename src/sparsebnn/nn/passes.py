@@ -18,22 +18,6 @@ from sparsebnn.checks import invalid
 from sparsebnn.posteriors import Family, Gaussian, Moments
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RandomNoise
 
-__all__ = [
-    "CalledAgain",
-    "ClosedPass",
-    "Pass",
-    "PosteriorPass",
-    "LocalPass",
-    "WeightPass",
-    "MedianPass",
-    "active_pass",
-    "collect_kl",
-    "forward_with_kl",
-    "measure",
-    "noise_size",
-    "run_pass",
-]
-
 _local = threading.local()
 
 
@@ -99,7 +83,17 @@ class Pass:
         _local.active = self._outer
 
     def realize(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
-        """The weights and biases of ``layer`` for this pass."""
+        """The weights and biases of ``layer`` for this pass; biases are drawn if the weights are."""
+        weights, biases = self.once(layer.weights, lambda: self.of_weights(layer, batch)), layer.biases
+        if biases is None:
+            return weights, None
+        drawn = weights.weight is not None or biases.reused
+        return weights, self.once(biases, lambda: self.of_biases(biases, drawn))
+
+    def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
+        raise NotImplementedError
+
+    def of_biases(self, biases: Gaussian, drawn: bool) -> Realized:
         raise NotImplementedError
 
     def once(self, family: Family, make: Callable[[], Realized]) -> Realized:
@@ -178,23 +172,14 @@ class PosteriorPass(Pass):
         super().__enter__()
         return self
 
-    def realize(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
-        def of_weights() -> Realized:
-            drawn = _draws(layer)
-            return Realized(
-                *(family.sample_weights(self.noise) if drawn else family.sample(self.noise, batch))
-            )
+    def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
+        family = layer.weights
+        if _draws(layer):
+            return Realized(*family.sample_weights(self.noise))
+        return Realized(*family.sample(self.noise, batch))
 
-        family, biases = layer.weights, layer.biases
-        weights = self.once(family, of_weights)
-        if biases is None:
-            return weights, None
-
-        def of_biases() -> Realized:
-            drawn = weights.weight is not None or biases.reused
-            return Realized(*(biases.sample_weights(self.noise) if drawn else biases.sample(self.noise)))
-
-        return weights, self.once(biases, of_biases)
+    def of_biases(self, biases: Gaussian, drawn: bool) -> Realized:
+        return Realized(*(biases.sample_weights(self.noise) if drawn else biases.sample(self.noise)))
 
 
 class LocalPass(Pass):
@@ -203,45 +188,35 @@ class LocalPass(Pass):
     Weights that several calls share are drawn whole.
     """
 
-    def realize(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
-        def of_weights() -> Realized:
-            if _draws(layer):
-                return Realized(None, family.draw(self.noise))
-            return Realized(family.local(self.row_noise if family.per_example else self.noise, batch), None)
+    def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
+        family = layer.weights
+        if _draws(layer):
+            return Realized(None, family.draw(self.noise))
+        return Realized(family.local(self.row_noise if family.per_example else self.noise, batch), None)
 
-        family, biases = layer.weights, layer.biases
-        weights = self.once(family, of_weights)
-        if biases is None:
-            return weights, None
-
-        def of_biases() -> Realized:
-            if weights.weight is not None or biases.reused:
-                return Realized(None, biases.draw(self.noise))
-            return Realized(biases.moments(), None)
-
-        return weights, self.once(biases, of_biases)
+    def of_biases(self, biases: Gaussian, drawn: bool) -> Realized:
+        return Realized(None, biases.draw(self.noise)) if drawn else Realized(biases.moments(), None)
 
 
 class WeightPass(Pass):
     """Full model averaging with whole weight tensors drawn, the same for all examples."""
 
+    def draw(self, family: Family) -> Tensor:
+        return family.draw(self.noise)
+
     def realize(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
         biases = layer.biases
         bias = None
         if biases is not None:
             bias = self.once(biases, lambda: Realized(None, biases.draw(self.noise)))
-        return self.once(layer.weights, lambda: Realized(None, layer.weights.draw(self.noise))), bias
+        return self.once(layer.weights, lambda: Realized(None, self.draw(layer.weights))), bias
 
 
-class MedianPass(Pass):
+class MedianPass(WeightPass):
     """The median probability model: weights with inclusion above one half, drawn; the others 0."""
 
-    def realize(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
-        biases = layer.biases
-        bias = None
-        if biases is not None:
-            bias = self.once(biases, lambda: Realized(None, biases.draw(self.noise)))
-        return self.once(layer.weights, lambda: Realized(None, layer.weights.median_draw(self.noise))), bias
+    def draw(self, family: Family) -> Tensor:
+        return family.median_draw(self.noise)
 
 
 class ClosedPass(Pass):

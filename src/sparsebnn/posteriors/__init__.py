@@ -1,4 +1,4 @@
-"""Families of posterior distributions for one weight tensor, by name."""
+"""Families of posterior distributions for one weight tensor, by name, and their priors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from sparsebnn.checks import check_choice
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.concrete import Concrete
 from sparsebnn.posteriors.flow import MNF, FlowFamily
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
+from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 
 __all__ = [
     "FAMILIES",
     "Concrete",
+    "EmpiricalPrior",
     "Family",
     "FlowFamily",
     "Gaussian",
+    "GaussianPrior",
     "MNF",
     "Moments",
     "Sample",
     "SpikeSlab",
+    "SpikeSlabPrior",
     "family_name",
 ]
 

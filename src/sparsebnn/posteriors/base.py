@@ -16,8 +16,6 @@ from sparsebnn.kernels.dispatch import for_compiler, for_kernels
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Family", "Moments", "Sample"]
-
 
 class Moments(NamedTuple):
     """Mean and variance of independent weights.
@@ -25,8 +23,8 @@ class Moments(NamedTuple):
     With ``scale`` (one row per example, or one for all) the weights seen by example b are multiplied by
     ``scale[b]``; then ``mean`` and ``var`` are those of the unscaled part and ``scaled_var`` is the
     part of the variance that grows with ``scale²`` (none: no part does). With ``gate`` (one probability per
-    output) all weights of an output are there or not together; ``mean`` and ``var`` are those of weights
-    that are.
+    output) all weights of an output are included or excluded together; ``mean`` and ``var`` are those of
+    included weights.
     """
 
     mean: Tensor
@@ -69,9 +67,8 @@ class Family(nn.Module):
     ``sample_weights``   the same with the weights drawn, for layers that are called more than once
     ===================  ==============================================================
 
-    ``draws_weights`` says which of the two a training step gets; ``exact_kl`` whether ``kl`` is the
-    divergence itself or a one-draw estimate. ``reused`` is set when a network is found to use the family in
-    more than one call of a forward pass.
+    ``draws_weights`` says which of the two a training step gets. ``reused`` is set when a network is found to
+    use the family in more than one call of a forward pass.
     """
 
     name: str
@@ -129,11 +126,6 @@ class Family(nn.Module):
         return copy.deepcopy(given)
 
     @property
-    def exact_kl(self) -> bool:
-        """Whether ``kl`` is the divergence itself: true unless the prior needs drawn weights."""
-        return isinstance(self.prior, Prior) and not self.prior.drawn
-
-    @property
     def per_example(self) -> bool:
         """Whether ``local`` draws something for every example."""
         return False
@@ -146,11 +138,11 @@ class Family(nn.Module):
         raise NotImplementedError
 
     def group_prob(self) -> Tensor:
-        """The same for what is there or not as a whole: independent, in a shape that broadcasts."""
+        """The same per group of weights: independent, in a shape that broadcasts."""
         return self.inclusion_prob()
 
     def posterior_mean(self) -> Tensor:
-        """Mean of each weight given that it is there (for flows: at z = 1)."""
+        """Mean of each weight given that it is included (for flows: at z = 1)."""
         raise NotImplementedError
 
     def local(self, noise: Noise, batch: int = 1) -> Moments:

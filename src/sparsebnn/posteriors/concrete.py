@@ -15,8 +15,6 @@ from sparsebnn.posteriors.mean_field import SpikeSlab, gaussian_entropy
 from sparsebnn.posteriors.priors import Prior, SpikeSlabPrior, bernoulli_kl
 from sparsebnn.random.noise import Noise
 
-__all__ = ["RELAXATION", "Concrete"]
-
 RELAXATION = 0.1
 
 

@@ -18,8 +18,6 @@ from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior, gaussian_log_prob
 from sparsebnn.random.noise import Noise
 
-__all__ = ["FlowFamily", "MNF"]
-
 _MOST_LOG_VAR = 50.0
 _SQUASH: dict[str, Callable[[Tensor], Tensor]] = {
     "hardtanh": F.hardtanh,
@@ -97,7 +95,7 @@ class FlowFamily(Family):
         check_choice(group_by, ("weight", "input"), "group_by", owner)
         own = {} if group_by == "weight" else {"group_by": group_by}
         if own and self.conditional_family is not SpikeSlab:
-            advice = "Every weight of this family is there."
+            advice = "This family includes every weight."
             raise invalid("group_by", owner, "'weight'", repr(group_by), advice)
         self.conditional = self.conditional_family(self.shape, self._own(prior), initial, **own)  # type: ignore[arg-type]
         self.z0_mean = nn.Parameter(torch.empty(self.dim))
@@ -115,11 +113,6 @@ class FlowFamily(Family):
     @property
     def per_example(self) -> bool:
         return self.z_per == "example"
-
-    @property
-    def exact_kl(self) -> bool:
-        """Never: what is returned is a one-draw estimate of a bound."""
-        return False
 
     def reset_parameters(self) -> None:
         self.conditional.reset_parameters()

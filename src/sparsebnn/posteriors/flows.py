@@ -70,7 +70,7 @@ class AutoregressiveStep(nn.Module):
         if folded is None:
             folded = sum(len(a) * len(b) for a, b in zip(degrees, degrees[1:])) >= _WORTH_FOLDING
         if folded:
-            # Hidden units have no order of their own; sorted, they need no permutation.
+            # Hidden units have no order; sorted, they need no permutation.
             degrees[1:-1] = [np.sort(d) for d in degrees[1:-1]]
         tensors = [torch.tensor(d.astype(np.int32)) for d in degrees]
         kind, last = FoldedLinear if folded else MaskedLinear, len(tensors) - 2

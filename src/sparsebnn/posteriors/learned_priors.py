@@ -26,7 +26,7 @@ class EmpiricalPrior(SpikeSlabPrior):
     r"""A spike-and-slab prior whose slab scale, and if wanted inclusion rate, the posterior chooses.
 
     Empirical Bayes: of all priors of this form the one under which the bound is largest, in closed form
-    and anew at every step. A layer with :math:`N` weights shares
+    and again at every step. A layer with :math:`N` weights shares
 
     .. math::
         \hat\sigma^2 = \frac{s\,\sigma_0^2 + \sum_i \tilde\alpha_i\,(\tilde\sigma_i^2 + (\tilde\mu_i-\mu)^2)}

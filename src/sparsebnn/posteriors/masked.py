@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from sparsebnn.kernels.dispatch import for_compiler, for_kernels
 from sparsebnn.kernels.masked import Fold, masked_network
 
-__all__ = ["FoldedLinear", "MaskedLinear", "masked_layers"]
-
 
 def _pick(x: Tensor, lists: Sequence[Tensor], gaps: bool) -> Tensor:
     """The sum of ``x[..., places]`` over the lists of places; with gaps, beyond the end there is a zero."""

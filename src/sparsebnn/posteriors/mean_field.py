@@ -15,8 +15,6 @@ from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Gaussian", "SpikeSlab", "gaussian_entropy"]
-
 
 def softplus_std(raw: Tensor) -> Tensor:
     """The positive scale behind a raw parameter."""
@@ -107,7 +105,7 @@ class Gaussian(Family):
         return self.draw(noise, scale)
 
     def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
-        """Every weight is there, so the median model is the model."""
+        """Every weight is included, so the median model is the model."""
         return self.draw(noise, scale)
 
     def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
@@ -143,7 +141,7 @@ class Gaussian(Family):
 
 
 class SpikeSlab(Family):
-    r"""A weight is there with probability :math:`\tilde\alpha`, and then Gaussian.
+    r"""A weight is included with probability :math:`\tilde\alpha`, and then Gaussian.
 
     .. math::
         q(w_{ij} \mid \gamma_{ij}) = \gamma_{ij}\,\mathcal N(\tilde\mu_{ij}, \tilde\sigma_{ij}^2)

@@ -180,7 +180,7 @@ def grouped_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit: T
 
 
 class SpikeSlabPrior(Prior):
-    r"""A weight is there with probability :math:`\alpha`, and then Gaussian.
+    r"""A weight is included with probability :math:`\alpha`, and then Gaussian.
 
     .. math::
         p(w \mid \gamma) = \gamma\,\mathcal N(\mu, \sigma^2) + (1-\gamma)\,\delta_0,
@@ -231,6 +231,6 @@ class SpikeSlabPrior(Prior):
         """Divergence of weights with these inclusions, slab stds and squared distances, summed.
 
         Logits and inclusions may be fewer than the weights and broadcast to them: each then stands for a
-        group that is there or not as a whole, and counts once.
+        group that is included or excluded as a whole, and counts once.
         """
         return grouped_kl(self.slab_kl(std, squared_error), logit, inclusion, self.inclusion_logit)

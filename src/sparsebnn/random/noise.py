@@ -25,23 +25,6 @@ from sparsebnn.checks import invalid
 from sparsebnn.kernels import noise as kernels
 from sparsebnn.kernels.dispatch import for_compiler
 
-__all__ = [
-    "Noise",
-    "NoiseBuffer",
-    "NoiseCounter",
-    "NoiseSize",
-    "RandomNoise",
-    "RowNoiseBuffer",
-    "content_keys",
-    "integers",
-    "keys",
-    "logistics",
-    "normals",
-    "permutations",
-    "seed_tensor",
-    "stream_id",
-]
-
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)

@@ -1,11 +1,10 @@
 r"""Which inputs matter in a network of uncertain structure: chains of included weights to an output.
 
-An input counts when at least one chain of weights, all of them there, leads from it to an output. Under
-the posterior the weights' inclusions are independent, each there with its own probability
-:math:`\tilde\alpha`. (Where the weights of an input or output share one, the layer is two: one of gates, an
-input's or output's own, and one whose weights are all there.) Let A be the set of units of a layer that
-reach an output. Given the set of the layer after it, the units of a layer reach an output independently of
-each other,
+An input counts when at least one chain of included weights leads from it to an output. Under the posterior
+the inclusions of the weights are independent, each with its own probability :math:`\tilde\alpha`. (If the
+weights of an input or output share an inclusion, the layer counts as two: one of gates, and one whose weights
+are all included.) Let A be the set of units of a layer that reach an output. Given the set of the layer after
+it, the units of a layer reach an output independently of each other,
 
 .. math::
     P(j \text{ reaches} \mid A) = 1 - \prod_{k \in A} (1 - \tilde\alpha_{kj})
@@ -30,8 +29,6 @@ from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import chain
-
-__all__ = ["Reach", "median_reach", "path_probability"]
 
 _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
@@ -65,7 +62,7 @@ def _modules(network: nn.Module) -> list[nn.Module]:
 
 
 def _inclusion(module: nn.Module) -> Tensor:
-    """The inclusion probability of each weight, on the CPU; an ordinary layer's weights are all there.
+    """The inclusion probability of each weight, on the CPU; weights of an ordinary layer are all included.
 
     Where weights share an inclusion it stands there once, in a shape that broadcasts to the weights.
     """
@@ -77,7 +74,7 @@ def _inclusion(module: nn.Module) -> Tensor:
 
 
 def _independent(module: nn.Module) -> list[Tensor]:
-    """A dense layer as matrices whose entries are independent: its own, or gates and weights all there.
+    """A dense layer as matrices whose entries are independent: its own, or gates and included weights.
 
     >>> import sparsebnn
     >>> layer = sparsebnn.Linear(3, 2, family_options={"group_by": "input"})

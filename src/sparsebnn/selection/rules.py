@@ -1,6 +1,6 @@
 r"""Inclusion probabilities to variables, with what error rate.
 
-Three ways to choose: the median probability model (inclusion above one half), a threshold of one's own,
+Three ways to choose: the median probability model (inclusion above one half), your own threshold,
 or the largest set whose expected share of false choices stays under a level,
 
 .. math::
@@ -24,18 +24,6 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.selection.paths import median_reach, path_probability
-
-__all__ = [
-    "Agreement",
-    "Selection",
-    "agreement",
-    "bayesian_fdr_threshold",
-    "expected_fdr",
-    "input_inclusion",
-    "median_inputs",
-    "select",
-    "wilson",
-]
 
 _NORMAL_QUANTILE = 1.959963984540054
 _COLOURS = ("#0072B2", "#BBBBBB")
@@ -181,13 +169,16 @@ def _check_level(level: Any, owner: str) -> float:
 
 
 def _check_posterior(source: Any, rule: str) -> None:
-    temperature = getattr(getattr(source, "plan_", None), "temperature", 1.0)
-    if rule == "fdr" and temperature < 1.0:
+    if rule != "fdr":
+        return
+    plan = getattr(source, "plan_", None)  # of an estimator
+    temperature = 1.0 if plan is None else plan.settings.temperature
+    if temperature < 1.0:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
         advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
         raise invalid("rule", "select", expected, "'fdr'", advice)
     reason = getattr(source, NO_POSTERIOR, None)
-    if rule == "fdr" and reason is not None:
+    if reason is not None:
         expected = f"'median' or 'threshold' for a network {reason}"
         advice = "Its inclusions are no posterior probabilities: train at temperature 1, with no target."
         raise invalid("rule", "select", expected, "'fdr'", advice)

@@ -4,7 +4,7 @@ from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Sto
 from sparsebnn.training.checkpoint import CheckpointError
 from sparsebnn.training.loop import Run, train
 from sparsebnn.training.objective import Batch, Objective, Parts
-from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, PhasedSettings, Settings, Steps
+from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, Settings, Steps
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 from sparsebnn.training.trainer import Interrupted
 
@@ -21,7 +21,6 @@ __all__ = [
     "JsonLog",
     "Objective",
     "Parts",
-    "PhasedSettings",
     "Progress",
     "RECOMMENDED",
     "Run",

@@ -20,15 +20,6 @@ from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.settings import Settings
 
-__all__ = [
-    "check_network",
-    "check_options",
-    "check_start",
-    "likelihood_of",
-    "outputs_without_noise",
-    "seeds_of",
-]
-
 _log = logging.getLogger("sparsebnn")
 
 
@@ -140,7 +131,7 @@ def seeds_of(replicates: Any, seed: Any) -> list[int]:
 
 
 class _Generators:
-    """The generators that torch draws from without being told, and whether they have moved since."""
+    """Torch's global generators, and whether they have moved since."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -177,7 +168,7 @@ class _Watch(TorchDispatchMode):
 
 
 def outputs_without_noise(network: nn.Module, x: Tensor) -> Tensor:
-    """What a network makes of ``x``; one that draws random numbers of its own is refused.
+    """What a network makes of ``x``; networks that draw their own random numbers are rejected.
 
     Copies are run, so that what a network does once it does again. A generator may also be moved by another
     thread, which says nothing of the network: then no operation of a second run moves it.
@@ -203,6 +194,6 @@ def _refuse_what_draws(network: nn.Module, x: Tensor) -> None:
     if watch.name:
         got = f"a call of {watch.name}"
     if got:
-        expected = "free of random numbers of its own, which no replicate's seed would govern"
+        expected = "free of random draws, which a replicate's seed would not control"
         advice = "Leave out what draws them (dropout, added noise)."
         raise invalid("network", "train", expected, got, advice)

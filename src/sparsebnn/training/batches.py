@@ -14,8 +14,6 @@ from sparsebnn.nn.networks import as_input
 from sparsebnn.random import noise as counter
 from sparsebnn.training.objective import Batch
 
-__all__ = ["Batches", "gather", "targets_of"]
-
 _ORDER, _SHIFT = counter.stream_id("order"), counter.stream_id("shift")
 
 

@@ -20,8 +20,6 @@ from sparsebnn.training.checkpoint import Writes
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["Epoch", "Stopped", "Callback", "Progress", "JsonLog", "TensorBoard"]
-
 
 @dataclass(frozen=True)
 class Epoch:
@@ -203,7 +201,7 @@ class TensorBoard(Callback):
             raise ImportError(message) from error
         self._open = lambda: SummaryWriter(str(folder))
         self._writer: Any = self._open()
-        # It writes through libraries with errors of their own.
+        # TensorBoard writes through libraries that raise their own errors.
         self._writes = Writes((Exception,))
 
     def _try(self, write: Callable[[], None]) -> None:

@@ -20,20 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsebnn.io import storage
-from sparsebnn.io.files import atomic_write
-from sparsebnn.io.locking import locked
-
-__all__ = [
-    "CheckpointError",
-    "KIND",
-    "RETRY_SECONDS",
-    "Writes",
-    "keep_copy",
-    "read",
-    "reserved",
-    "restore",
-    "write",
-]
+from sparsebnn.io.files import atomic_write, locked
 
 _log = logging.getLogger("sparsebnn")
 # A write that failed is not tried again before: at every step it would cost more than the training.

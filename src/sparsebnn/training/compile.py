@@ -13,8 +13,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sparsebnn.kernels.dispatch import tracing
 
-__all__ = ["SILENT", "Silent", "captured", "compiled", "fast_step", "fusing"]
-
 # A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
 # parameter and its moments. (Not for code with long chains of shared subexpressions, which would be

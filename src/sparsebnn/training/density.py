@@ -10,8 +10,6 @@ from torch import Tensor
 from sparsebnn.checks import invalid
 from sparsebnn.training.replicates import LOGITS, Replicates
 
-__all__ = ["check_free", "controlled", "density_targets", "fix_structure", "remarks"]
-
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
 # overflows on the way there.
@@ -28,13 +26,6 @@ def check_free(replicates: Replicates) -> None:
         got = f"{fixed[0].removeprefix('network.')!r}, which needs no gradient,"
         advice = "Unfreeze it, or leave out target_density and refit."
         raise invalid("network", "train", expected, got, advice)
-
-
-def remarks(cut: bool, temperatures: Sequence[float]) -> list[str | None]:
-    """Why the inclusions of each replicate are not posterior probabilities; None if they are."""
-    if cut:
-        return ["brought to a density, or refitted,"] * len(temperatures)
-    return [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
 
 
 def density_targets(replicates: Replicates, given: Sequence[float], varied: Tensor | None) -> Tensor | None:
@@ -126,7 +117,7 @@ def _exceeded_by(values: Tensor, counts: Tensor, shares: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fix_structure(replicates: Replicates, targets: Tensor | None) -> None:
-    """Decide which weights are there: those of the target density, or those more likely there than not."""
+    """Decide which weights stay: those of the target density, or those with inclusion above one half."""
     logits = replicates.inclusion_logits()
     if targets is None:
         keep = {name: p > 0 for name, p in logits.items()}

@@ -11,8 +11,6 @@ import torch
 
 from sparsebnn.checks import invalid
 
-__all__ = ["device_of", "is_available", "matmul_precision", "named", "one_thread"]
-
 
 def is_available(device: torch.device) -> bool:
     """Whether this PyTorch and this machine have the device."""
@@ -42,7 +40,7 @@ def device_of(given: Any, owner: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not is_available(device):
         advice = "PyTorch finds no such GPU here: use device='auto' or device='cpu'."
-        raise invalid("device", owner, "one that is there", repr(str(given)), advice)
+        raise invalid("device", owner, "an available device", repr(str(given)), advice)
     return device
 
 

@@ -20,12 +20,10 @@ from sparsebnn.checks import check_choice, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, fast_step
-from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure, remarks
+from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
-
-__all__ = ["BETAS", "EPS", "Engine", "adam", "adam_fused", "corrected"]
 
 _log = logging.getLogger("sparsebnn")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
@@ -72,7 +70,7 @@ class Engine:
             replicates.make_per_replicate("prior.inclusion_prob")
         given = self.varied.get("temperature")
         each = [settings.temperature] * len(replicates) if given is None else given.tolist()
-        replicates.remarks = remarks(self.targets is not None or settings.refit > 0, each)
+        replicates.note_training(self.targets is not None or settings.refit > 0, each)
         self.state: State = {
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
@@ -314,7 +312,7 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
 def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
 
-    Apart from :func:`adam`, or the compiler would raise the powers anew for every weight.
+    Separate from :func:`adam`, or the compiler would compute the powers again for every weight.
     """
     # In single precision 1 - 0.999^t would lose half its digits.
     first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)

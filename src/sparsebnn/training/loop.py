@@ -1,4 +1,4 @@
-"""``train``: check what is given, stack the replicates, run. What a step is, the engine knows."""
+"""``train``: check the arguments, stack the replicates, run the trainer (the engine defines a step)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
-
-__all__ = ["Run", "train"]
 
 
 class Run:

@@ -14,8 +14,6 @@ from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import run_pass
 from sparsebnn.random.noise import Noise
 
-__all__ = ["Batch", "Parts", "Objective"]
-
 
 class Batch(NamedTuple):
     """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""

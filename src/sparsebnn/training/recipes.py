@@ -19,14 +19,13 @@ from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.concrete import RELAXATION
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
-from sparsebnn.training.settings import RECOMMENDED, PhasedSettings, Settings, Steps
-
-__all__ = ["ARCHITECTURES", "FAMILIES", "RECIPES", "Recipe", "prior_of", "recipe"]
+from sparsebnn.training.settings import RECOMMENDED, Settings, Steps
 
 ARCHITECTURES = ("fc", "lenet")
 FAMILIES = ("concrete", "spike_slab", "flow")
 RECIPES = ("recommended", "paper")
-_PHASED = set(PhasedSettings.__dataclass_fields__) - set(Settings.__dataclass_fields__)
+# With a target density: half of the epochs free, three tenths on the way, a hotter refit.
+_PHASES = {"free_fraction": 0.5, "refit": 0.2, "refit_temperature_factor": 10.0}
 
 # Where the paper's training starts; biases start as their own row says.
 _PAPER = Initial(
@@ -80,12 +79,9 @@ class Recipe:
     family_options: Mapping[str, Any] = field(default_factory=dict)
 
     def _layer(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        made = {
-            "family": self.family,
-            "prior": prior_of(self.prior, self.inclusion_prob),
-            "initial": self.initial,
-            **given,
-        }
+        made = {"family": self.family, "initial": self.initial, **given}
+        if "prior" not in given:
+            made["prior"] = prior_of(self.prior, self.inclusion_prob)
         options = given.get("family_options") or {}
         if made["family"] == self.family and isinstance(options, Mapping):
             options = {**self.family_options, **options}
@@ -112,9 +108,8 @@ def recipe(
     is the same for all and takes none.
 
     ``settings`` override fields of its :class:`~sparsebnn.Settings`. ``target_density=0.02`` asks for a
-    density; the recommended recipe then has three parts
-    (:class:`~sparsebnn.training.settings.PhasedSettings`): half of the epochs free, three tenths on the way
-    to the density, a fifth with a fixed structure at ten times the temperature. Without ``settings``
+    density; the recommended recipe then has three phases: half of the epochs free, three tenths on the way to
+    the density, a fifth with a fixed structure at ten times the temperature. Without ``settings``
     :func:`~sparsebnn.train` uses the recommended ones, which are the same for every family.
 
     >>> recipe("recommended", target_density=0.02).settings.target_density
@@ -130,29 +125,18 @@ def recipe(
             expected = "left out with the recommended recipe"
             advice = "It is the same for all architectures: call .mlp(...) or .lenet(...) of the recipe."
             raise invalid("architecture", "recipe", expected, repr(architecture), advice)
-    known = PhasedSettings.__dataclass_fields__
     for given in settings:
-        check_choice(given, known, "settings", "recipe")
-    phased = sorted(set(settings) & _PHASED)
-    if phased and (name == "paper" or settings.get("target_density") is None):
+        check_choice(given, Settings.__dataclass_fields__, "settings", "recipe")
+    targeted = name == "recommended" and settings.get("target_density") is not None
+    phased = sorted(set(settings) & {"free_fraction", "refit_temperature_factor"})
+    if phased and not targeted:
         expected = "given with the recommended recipe and a target_density alone"
         raise invalid(
             phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
         )
-    if name == "paper":
-        made = _paper(family, architecture or "fc")
-        return replace(made, settings=replace(made.settings, **settings))
-    made = _recommended(family)
-    if settings.get("target_density") is None:
-        return replace(made, settings=replace(made.settings, **settings))
-    fields = {
-        **vars(made.settings),
-        "free_fraction": 0.5,
-        "refit": 0.2,
-        "refit_temperature_factor": 10.0,
-        **settings,
-    }
-    return replace(made, settings=PhasedSettings(**fields))
+    made = _recommended(family) if name == "recommended" else _paper(family, architecture or "fc")
+    own = {**_PHASES, **settings} if targeted else settings
+    return replace(made, settings=replace(made.settings, **own))
 
 
 def _recommended(family: str) -> Recipe:

@@ -24,8 +24,6 @@ from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
 from sparsebnn.training.objective import Batch, Objective, Parts
 
-__all__ = ["LOGITS", "Replicates"]
-
 LOGITS = "inclusion_logit"
 _NORMAL = counter.stream_id("training normal")
 _LOGISTIC = counter.stream_id("training logistic")
@@ -197,6 +195,11 @@ class Replicates:
         stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
         return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
 
+    def note_training(self, cut: bool, temperatures: Sequence[float]) -> None:
+        """Note why the inclusions of each replicate are not posterior probabilities; None if they are."""
+        tempered = [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
+        self.remarks = ["brought to a density, or refitted,"] * len(self) if cut else [*tempered]
+
     def inclusion_logits(self) -> dict[str, Tensor]:
         """The stacked inclusion logits, by name."""
         return {name: p for name, p in self.parameters.items() if name.endswith(LOGITS)}
@@ -225,7 +228,7 @@ class Replicates:
         return kept / total
 
     def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
-        """Replicate k as an ordinary objective (network and likelihood) of its own.
+        """Replicate k as a separate, ordinary objective (network and likelihood).
 
         ``stacked`` holds parameters and varied buffers of an earlier moment, in the place of those of now.
         """

@@ -9,16 +9,20 @@ from typing import Any
 
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
 
-__all__ = ["RECOMMENDED", "Constant", "Cosine", "PhasedSettings", "Schedule", "Settings", "Steps", "schedule"]
-
 _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
 # structure: not before the inclusions mean something, and not so late that nothing can adapt.
 _APPROACH = (0.2, 0.8)
+_PHASED_APPROACH = 0.6  # the same with phases: the share of the second
 # The share of the epochs in which means are learned with noise that is the same for all rows. Of the shares
 # and scales (likelihoods.py) that were tried, validation rows of six tables chose these: see
 # docs/studies/defaults.md.
 _MEANS_ALONE = 0.7
+
+
+# Fields that the record of a training without phases leaves out, and the defaults of all added later.
+_PHASES = ("free_fraction", "refit_temperature_factor")
+_DEFAULT = {"shift": 0, "free_fraction": None, "refit_temperature_factor": 1.0}
 
 
 def _finite(value: float) -> bool:
@@ -117,15 +121,25 @@ class Settings:
     ``warmup`` share of the epochs.
 
     ``target_density`` is the share of weights to keep, of all layers with inclusions or of each in turn;
-    while training goes on, the prior's inclusion odds are moved so that the density comes down to it. Over
-    the last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or
-    those with an inclusion probability above one half) and only the posterior of what is left is trained.
+    training moves the prior's inclusion odds until the density comes down to it. Over the last ``refit``
+    share of the epochs the structure is fixed (the weights of the target density, or those with an inclusion
+    probability above one half) and only the posterior of these weights is trained. With few weights left the
+    KL counts less against the data, so the refit may have a higher temperature:
+    ``refit_temperature_factor`` times the usual one.
 
-    ``shift`` moves every image by up to so many pixels up or down, and left or right, anew in every epoch;
-    0 comes in at the sides.
+    ``free_fraction`` divides training to a target density into three phases: a training without a target
+    over this share of the epochs, the approach to the target density over the next epochs, and the refit.
+    The learning rate starts again in each phase, and the warm-up is a share of the first. The posterior at
+    the end of the first phase is the one to average over; :class:`~sparsebnn.training.BeforeRefit` keeps it.
+
+    ``shift`` moves every image by up to so many pixels up or down, and left or right, drawn again in every
+    epoch; the border is filled with 0.
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
+    >>> phased = Settings(epochs=100, free_fraction=0.5, refit=0.2, target_density=0.02)
+    >>> phased.free_until, phased.approach, phased.refit_from
+    (50, (50, 68.0), 80)
     """
 
     epochs: int = 100
@@ -140,6 +154,8 @@ class Settings:
     target_density: float | tuple[float, ...] | None = None
     refit: float = 0.0
     shift: int = 0
+    free_fraction: float | None = None
+    refit_temperature_factor: float = 1.0
 
     def __post_init__(self) -> None:
         check_count(self.epochs, "epochs", "Settings")
@@ -165,23 +181,43 @@ class Settings:
         for value in (self.schedule, *self.schedules.values()):
             schedule(value)
         check_count(self.shift, "shift", "Settings", least=0)
-        self._write_plainly("learning_rate", "temperature", "warmup", "refit")
+        check_number(
+            self.refit_temperature_factor,
+            "refit_temperature_factor",
+            "Settings",
+            "greater than 0 and finite",
+            lambda value: 0.0 < value < math.inf,
+        )
+        if self.free_fraction is not None:
+            self._check_phases(self.free_fraction)
+        self._write_plainly("learning_rate", "temperature", "warmup", "refit", "refit_temperature_factor")
+
+    def _check_phases(self, share: float) -> None:
+        expected = "a share of the epochs that leaves some before the refit"
+        check_number(share, "free_fraction", "Settings", expected, lambda value: 0.0 < value < 1.0)
+        self._write_plainly("free_fraction")
+        if not 0 < self.free_until < self.refit_from:
+            raise invalid("free_fraction", "Settings", expected, share)
+        if self.target_density is None:
+            advice = "Without a target, leave out free_fraction."
+            raise invalid("target_density", "Settings", "given with free_fraction", None, advice)
 
     def _write_plainly(self, *names: str) -> None:
         """Numbers of another kind (NumPy's, a tensor's) as Python's, which files can hold."""
         for name in names:
             value = getattr(self, name)
-            if not isinstance(value, int | float):
+            if not isinstance(value, int | float | None):
                 object.__setattr__(self, name, float(value))
 
     def named(self) -> dict[str, Any]:
-        """All fields by name; ``shift`` only where images are moved, so that files of before it agree.
+        """The fields by name, without unused ones that files of earlier versions do not have.
 
         >>> "shift" in Settings().named(), "shift" in Settings(shift=2).named()
         (False, True)
         """
         every = {field.name: getattr(self, field.name) for field in fields(self)}
-        return every if self.shift else {name: value for name, value in every.items() if name != "shift"}
+        later = {"shift"} if self.free_fraction is not None else {"shift", *_PHASES}
+        return {name: value for name, value in every.items() if name not in later or value != _DEFAULT[name]}
 
     @property
     def targets(self) -> tuple[float, ...]:
@@ -198,8 +234,8 @@ class Settings:
 
     @property
     def free_until(self) -> int:
-        """The first epoch after the part whose posterior is worth averaging over: that of the refit."""
-        return self.refit_from
+        """The end of the phase whose posterior is the one to average over: without phases, the refit."""
+        return self.refit_from if self.free_fraction is None else round(self.free_fraction * self.epochs)
 
     @property
     def noise_from(self) -> int:
@@ -213,13 +249,16 @@ class Settings:
     @property
     def approach(self) -> tuple[float, float]:
         """Between which epochs a target density is approached."""
+        if self.free_fraction is not None:
+            return self.free_until, self.free_until + _PHASED_APPROACH * (self.refit_from - self.free_until)
         begin, end = _APPROACH
         return begin * self.refit_from, end * self.refit_from
 
     def warmup_factor(self, epoch: int) -> float:
-        """How far the warm-up has come in an epoch, up to 1."""
-        ramp = self.warmup * self.epochs
-        return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
+        """How far the warm-up has come in an epoch, up to 1; in the refit, times its temperature factor."""
+        ramp = self.warmup * (self.epochs if self.free_fraction is None else self.free_until)
+        factor = 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
+        return factor if epoch < self.refit_from else factor * self.refit_temperature_factor
 
     def beta(self, epoch: int) -> float:
         """The weight of the KL in an epoch."""
@@ -256,13 +295,14 @@ class Settings:
         return schedule(self.schedule if own is None else self.schedules[own])
 
     def rate_factor(self, group: str, epoch: int) -> float:
-        """What a group's schedule makes of its rate in an epoch."""
-        start = self.refit_from
-        if epoch < start:
-            return self.schedule_of(group).factor(epoch, start)
+        """What a group's schedule makes of its rate in an epoch; every phase starts again."""
+        if epoch < self.free_until:
+            return self.schedule_of(group).factor(epoch, self.free_until)
+        if epoch < self.refit_from:
+            return self.schedule_of(group).factor(epoch - self.free_until, self.refit_from - self.free_until)
         if group.endswith(_LOGITS):
             return 0.0
-        return Cosine().factor(epoch - start, self.epochs - start)
+        return Cosine().factor(epoch - self.refit_from, self.epochs - self.refit_from)
 
     def rate(self, group: str, epoch: int) -> float:
         """The learning rate of a group of parameters in an epoch."""
@@ -272,66 +312,3 @@ class Settings:
 # Of what the frontier study tried with LBBNN-LRT on fully connected networks, the most accurate on the
 # validation rows of MNIST, FMNIST and KMNIST together; LBBNN-FLOW's choices have its temperature too.
 RECOMMENDED = Settings(learning_rates={_LOGITS: 1e-2}, temperature=0.03, warmup=0.5)
-
-
-@dataclass(frozen=True)
-class PhasedSettings(Settings):
-    """Three parts: free training, the way down to the target density, the refit.
-
-    The first ``free_fraction`` of the epochs is a training of its own, with warm-up and schedule, and no
-    target; its posterior is the one to average over (:class:`~sparsebnn.training.BeforeRefit` keeps it).
-    Then the rates begin again and the density comes down to its target, at the latest after three fifths
-    of the part; then the structure is fixed and refitted. With few weights left the KL weighs less beside
-    the data, so the refit may have a higher temperature: ``refit_temperature_factor`` times the others'.
-
-    >>> settings = PhasedSettings(epochs=100, free_fraction=0.5, refit=0.2, target_density=0.02)
-    >>> settings.free_until, settings.approach, settings.refit_from
-    (50, (50, 68.0), 80)
-    """
-
-    free_fraction: float = 0.5
-    refit_temperature_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "a share of the epochs that leaves some before the refit"
-        check_number(
-            self.free_fraction, "free_fraction", "PhasedSettings", expected, lambda value: 0.0 < value < 1.0
-        )
-        self._write_plainly("free_fraction")
-        if not 0 < self.free_until < self.refit_from:
-            raise invalid("free_fraction", "PhasedSettings", expected, self.free_fraction)
-        heat, expected = self.refit_temperature_factor, "greater than 0 and finite"
-        check_number(
-            heat, "refit_temperature_factor", "PhasedSettings", expected, lambda value: 0.0 < value < math.inf
-        )
-        self._write_plainly("refit_temperature_factor")
-        if self.target_density is None:
-            advice = "Without a target there is nothing to come down to: use Settings."
-            raise invalid("target_density", "PhasedSettings", "a share of the weights", None, advice)
-
-    @property
-    def free_until(self) -> int:
-        """The first epoch of the second part."""
-        return round(self.free_fraction * self.epochs)
-
-    @property
-    def approach(self) -> tuple[float, float]:
-        """Between which epochs the target density is approached."""
-        return self.free_until, self.free_until + 0.6 * (self.refit_from - self.free_until)
-
-    def warmup_factor(self, epoch: int) -> float:
-        """How far the warm-up, a share of the first part, has come, up to 1; in the refit, its heat."""
-        if epoch >= self.refit_from:
-            return self.refit_temperature_factor
-        ramp = self.warmup * self.free_until
-        return 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
-
-    def rate_factor(self, group: str, epoch: int) -> float:
-        """What a group's schedule makes of its rate in an epoch; every part begins anew."""
-        if epoch >= self.refit_from:
-            return super().rate_factor(group, epoch)
-        chosen = self.schedule_of(group)
-        if epoch < self.free_until:
-            return chosen.factor(epoch, self.free_until)
-        return chosen.factor(epoch - self.free_until, self.refit_from - self.free_until)

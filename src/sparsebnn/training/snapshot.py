@@ -20,8 +20,6 @@ from sparsebnn.training.density import fix_structure
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["BeforeRefit", "CutAtRefit"]
-
 _log = logging.getLogger("sparsebnn")
 _MISSED = (
     "this run goes on after its refit had begun, and the posterior before it was not kept. "
@@ -32,11 +30,11 @@ _MISSED = (
 class BeforeRefit(Callback):
     """Keeps the posterior as it is when the structure is about to be fixed (``Settings(refit=…)``).
 
-    With a fixed structure nothing is left to average over but the weights that are there. So a training
+    With a fixed structure only the remaining weights can be averaged over. So a training
     with a refit has two results: the posterior before it, to average over, and the one after it, whose
     median probability model has had time to do without the rest. This callback keeps the first (in
     ``path`` too, for a run that is interrupted and resumed); the run has the second. With
-    :class:`~sparsebnn.training.PhasedSettings` the first is the posterior at the end of the free part.
+    ``Settings(free_fraction=…)`` the first is the posterior at the end of the free phase.
 
     >>> import torch
     >>> from sparsebnn import Settings, mlp, train

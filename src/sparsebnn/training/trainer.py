@@ -30,8 +30,6 @@ from sparsebnn.training.engine import Engine
 if TYPE_CHECKING:
     from sparsebnn.training.loop import Run
 
-__all__ = ["Interrupted", "Trainer"]
-
 _log = logging.getLogger("sparsebnn")
 _STEPS_AT_ONCE = 50
 
@@ -341,7 +339,7 @@ class Trainer:
         return "the likelihood was not finite, after the last layer"
 
     def _keep_last_good(self, step: int) -> None:
-        """Keep the last checkpoint of before the stop, under a name of its own."""
+        """Keep the last checkpoint before the stop under a separate name."""
         if self.path is not None and self.path.exists():
             path, good = self.path, self.path.with_name(f"checkpoint-before-step-{step}.safetensors")
             if not good.exists():

@@ -1,8 +1,7 @@
-"""Measures of held-out predictions with intervals, and simple models measured beside ours."""
+"""Measures of held-out predictions with 95% intervals, and simple baselines."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from sparsebnn import metrics
 from sparsebnn.app.commands.splitting import Problem
+from sparsebnn.app.report.charts import wilson
 
 __all__ = ["baselines", "calibration", "class_measures", "real_measures"]
 
@@ -32,9 +32,10 @@ def _with_intervals(measures: dict[str, Callable[[np.ndarray], float]], rows: in
 
 
 def class_measures(probs: np.ndarray, codes: np.ndarray, seed: int) -> Measures:
-    """Accuracy with Wilson's interval, log-loss, Brier score, and calibration error with its own interval.
+    """Accuracy with Wilson's interval, log-loss, Brier score and calibration error.
 
-    Resampled rows say nothing of an accuracy of 1, and lie above a small calibration error.
+    Bootstrap intervals fail for an accuracy of 1 and for a small calibration error, so these two have
+    other intervals.
     """
     p, y = torch.from_numpy(np.ascontiguousarray(probs)), torch.from_numpy(codes)
 
@@ -42,28 +43,15 @@ def class_measures(probs: np.ndarray, codes: np.ndarray, seed: int) -> Measures:
         return lambda sample: float(measure(p[sample], y[sample]))
 
     value = metrics.accuracy(p, y)
-    low, high = _wilson(value, len(codes))
+    low, high = wilson(value, len(codes))
     found: Measures = {"accuracy": {"value": value, "low": low, "high": high}}
     found |= _with_intervals({"nll": of(metrics.nll), "brier": of(metrics.brier)}, len(codes), seed)
     low, high = metrics.calibration_interval(p, y, seed=seed)
     return found | {"ece": {"value": metrics.calibration_error(p, y), "low": low, "high": min(1.0, high)}}
 
 
-def _wilson(share: float, rows: int) -> tuple[float, float]:
-    """(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n), z = 1.96: the 95% interval of a share of n rows.
-
-    >>> [round(end, 3) for end in _wilson(1.0, 2)]
-    [0.342, 1.0]
-    """
-    z = 1.959963984540054
-    middle = share + z * z / (2.0 * rows)
-    half = z * math.sqrt(share * (1.0 - share) / rows + (z / (2.0 * rows)) ** 2)
-    whole = 1.0 + z * z / rows
-    return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)
-
-
 def real_measures(mean: np.ndarray, std: np.ndarray | None, y: np.ndarray, seed: int) -> Measures:
-    """R², root mean squared error, and with a std the negative log density of a Gaussian of that std."""
+    """R², root mean squared error and, given ``std``, the negative log density of N(mean, std²)."""
 
     def r2(sample: np.ndarray) -> float:
         total = float(((y[sample] - y[sample].mean()) ** 2).sum())
@@ -80,7 +68,7 @@ def real_measures(mean: np.ndarray, std: np.ndarray | None, y: np.ndarray, seed:
 
 
 def calibration(probs: np.ndarray, codes: np.ndarray, bins: int = 10) -> dict[str, list[float]]:
-    """Confidence and accuracy of the most probable class, by bins of confidence that hold rows."""
+    """Confidence and accuracy of the most probable class, in the bins of confidence that are not empty."""
     confidence, right = probs.max(1), probs.argmax(1) == codes
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     used = [b for b in range(bins) if (place == b).any()]
@@ -92,30 +80,35 @@ def calibration(probs: np.ndarray, codes: np.ndarray, bins: int = 10) -> dict[st
 
 
 def baselines(problem: Problem, x: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    """Majority or mean, logistic or ridge regression, gradient boosting; on the same encoded split."""
+    """Majority or mean, logistic or ridge regression, and gradient boosting on the same encoded rows."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
 
     y, training, test = problem.y, problem.training, problem.test
+    classify = problem.task == "classification"
+    models: dict[str, Any] = (
+        {
+            "majority": DummyClassifier(strategy="prior"),
+            "logistic regression": LogisticRegression(max_iter=1000),
+            "gradient boosting": HistGradientBoostingClassifier(random_state=seed),
+        }
+        if classify
+        else {
+            "mean": DummyRegressor(),
+            "ridge regression": Ridge(),
+            "gradient boosting": HistGradientBoostingRegressor(random_state=seed),
+        }
+    )
     found = []
-    if problem.task == "regression":
-        real = {"mean": DummyRegressor(), "ridge regression": Ridge()}
-        real["gradient boosting"] = HistGradientBoostingRegressor(random_state=seed)
-        for name, model in real.items():
-            mean = model.fit(x[training], y[training]).predict(x[test])
-            found.append({"name": name, "metrics": real_measures(mean, None, y[test], seed)})
-        return found
-    classes = np.unique(y[training])
-    codes = np.searchsorted(classes, y[test])
-    models = {
-        "majority": DummyClassifier(strategy="prior"),
-        "logistic regression": LogisticRegression(max_iter=1000),
-    }
-    models["gradient boosting"] = HistGradientBoostingClassifier(random_state=seed)
     for name, model in models.items():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a baseline that has not converged is still one
-            probs = model.fit(x[training], y[training]).predict_proba(x[test])
-        found.append({"name": name, "metrics": class_measures(probs.astype(np.float64), codes, seed)})
+            warnings.simplefilter("ignore")  # no convergence warnings for baselines
+            model.fit(x[training], y[training])
+        if classify:
+            codes = np.searchsorted(model.classes_, y[test])
+            measures = class_measures(model.predict_proba(x[test]).astype(np.float64), codes, seed)
+        else:
+            measures = real_measures(model.predict(x[test]), None, y[test], seed)
+        found.append({"name": name, "metrics": measures})
     return found

@@ -1,4 +1,4 @@
-"""What ``sparsebnn fit`` shows while it works: a bar for the training, then what it is doing."""
+"""The progress line of ``sparsebnn fit``: a bar during training, the name of the stage otherwise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Stages", "stages"]
 
 
 class Stages(Callback):
-    """One line on a terminal: a bar of epochs while networks train, a name for everything else."""
+    """One line on a terminal."""
 
     def __init__(self, progress: Any) -> None:
         self.progress = progress
         self.task = progress.add_task("reading", total=None, figures="")
 
     def say(self, what: str) -> None:
-        """Work without a known length."""
+        """Show a stage of unknown length."""
         self.progress.reset(self.task, total=None, description=what, figures="")
 
     def on_train_start(self, run: Run) -> None:
@@ -37,7 +37,7 @@ class Stages(Callback):
 
 @contextlib.contextmanager
 def stages(quiet: bool, console: Any = None) -> Iterator[Stages | None]:
-    """The line, on standard error, gone at the end; None where nobody would see it."""
+    """The line, on standard error, removed at the end; None if quiet or without a terminal."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn

@@ -1,243 +1,183 @@
-"""Files of rows to tables: CSV (also from standard input), Parquet, NumPy archives."""
+"""Files of rows to polars frames: CSV (also from standard input), Parquet, NumPy archives."""
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import io
 import re
 import sys
 import zipfile
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.estimators.encoding import Table, names_apart
-from sparsebnn.estimators.parsing import absent, label, number_form
+from sparsebnn.estimators.encoding import names_apart
+from sparsebnn.estimators.parsing import MISSING
 
-__all__ = ["DATA", "GAPS", "read_table", "spellings"]
+if TYPE_CHECKING:
+    import polars
 
-GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-_GAPS_OF_TARGET = frozenset({"", "nan"})  # "none" and "?" may be classes
-_TEXT = (".csv", ".tsv", ".txt", "")
-DATA = (".csv", ".tsv", ".txt", ".parquet", ".npz")
+__all__ = ["DATA", "load_polars", "read_blocks", "read_table"]
+
+_TEXT = (".csv", ".tsv", ".txt")
+DATA = (*_TEXT, ".parquet", ".npz")
 
 
-def read_table(source: str, *, target: str | None = None, words: Collection[str] = ()) -> Table:
+def load_polars() -> Any:
+    """The polars module, with a clear message if it is missing."""
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError("Reading tables needs polars: pip install 'sparsebnn[cli]'") from error
+    return polars
+
+
+def read_blocks(source: str, rows: int = 20_000) -> Iterator[polars.DataFrame]:
+    """The table in a file, some rows at a time, so that it may be larger than the memory."""
+    path = Path(source)
+    if source != "-" and path.suffix.lower() == ".parquet" and path.is_file():
+        yield from _parquet_blocks(path, rows)
+    elif source != "-" and (path.suffix.lower() not in (*_TEXT, "") or not path.is_file()):
+        yield read_table(source)
+    else:
+        with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else path.open("rb") as file:
+            yield from _csv_blocks(file, "standard input" if source == "-" else source, rows)
+
+
+def _csv_blocks(file: Any, name: str, rows: int) -> Iterator[polars.DataFrame]:
+    """Each block has the header in front; a cell with line ends in quotes is not divided."""
+    head: list[bytes] = []
+    block: list[bytes] = []
+    quotes, first = 0, True
+    for line in file:
+        if not line.strip():
+            continue
+        if not head or (len(head) == 1 and re.match(rb"(\xef\xbb\xbf)?sep=.\s", head[0])):
+            head.append(line)
+            continue
+        block.append(line)
+        quotes += line.count(b'"')
+        if len(block) >= rows and quotes % 2 == 0:
+            yield _csv(b"".join([*head, *block]), name, None)
+            block, first = [], False
+    if first or block:
+        yield _csv(b"".join([*head, *block]), name, None)
+
+
+def _parquet_blocks(path: Path, rows: int) -> Iterator[polars.DataFrame]:
+    polars = load_polars()
+    try:
+        # glob=False: a path with brackets or stars is not a pattern.
+        lazy = polars.scan_parquet(path, glob=False)
+        count = lazy.select(polars.len()).collect().item()
+        for start in range(0, max(1, count), rows):
+            yield _checked(lazy.slice(start, rows).collect(), str(path))
+    except (polars.exceptions.PolarsError, OSError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise _unreadable(path, "Parquet", error) from error
+
+
+def read_table(source: str, *, target: str | None = None) -> polars.DataFrame:
     """The table in a file, or on standard input for ``-``.
 
-    A column of a CSV file is numeric if every cell is a number. ``words`` names columns that are categories
-    whatever they look like, so that a row means the same in every file. In ``target`` only an empty cell is
-    missing, and numbers that would be written differently (1.0, 2.50, 007) stay as they are.
+    The cells of a CSV file stay text: the estimator decides once per column whether they are numbers, dates
+    or categories, so that a row means the same in every file. In ``target`` only an empty cell is missing.
     """
     if source == "-":
-        return _parse(sys.stdin.buffer.read(), "standard input", target, words)
+        return _csv(sys.stdin.buffer.read(), "standard input", target)
     path = Path(source)
     if not path.exists():
         raise InvalidInput(f"There is no file {source}. Check the path.")
     if path.is_dir():
         raise InvalidInput(f"{source} is a folder. Give a .csv, .parquet or .npz file.")
     suffix = path.suffix.lower()
+    if suffix not in (*DATA, ""):
+        expected = "a .csv, .tsv, .parquet or .npz file"
+        raise invalid("data", "sparsebnn", expected, repr(path.name), "Convert it first.")
     if suffix == ".npz":
         return _npz(path, target)
     if suffix == ".parquet":
-        return _parquet(path)
-    if suffix not in _TEXT:
-        expected = "a .csv, .tsv, .parquet or .npz file"
-        raise invalid("data", "sparsebnn", expected, repr(path.name), "Convert it first.")
-    return _parse(path.read_bytes(), source, target, words)
+        return _checked(_parquet(path), source)
+    return _csv(path.read_bytes(), source, target)
 
 
-def _not_csv(name: str, why: str, advice: str = "") -> InvalidInput:
-    return InvalidInput(f"{name} cannot be read as CSV: {why}. {advice}".rstrip())
+def _checked(frame: polars.DataFrame, name: str) -> polars.DataFrame:
+    if not len(frame):
+        raise InvalidInput(f"{name} has a header and no rows. Give at least one row.")
+    return frame
 
 
-def _no_rows(name: object) -> InvalidInput:
-    return InvalidInput(f"{name} has a header and no rows. Give at least one row.")
+def _unreadable(name: object, kind: str, why: object) -> InvalidInput:
+    first = (str(why).splitlines() or [""])[0].rstrip(".")
+    return InvalidInput(f"{name} cannot be read as {kind}: {first}. Correct the file or write it again.")
 
 
-def _named(names: Sequence[str], target: str | None) -> tuple[str, ...]:
-    """Names told apart; the target's must be that of one column in the file itself."""
+def _unique(names: list[str], target: str | None) -> list[str]:
     if target is not None and names.count(target) > 1:
-        advice = "Rename the columns of that name."
         got = f"{target!r}, twice or more,"
-        raise invalid("target", "sparsebnn fit", "the name of one column", got, advice)
-    return tuple(names_apart(names))
+        raise invalid("target", "sparsebnn fit", "the name of one column", got, "Rename these columns.")
+    return names_apart(names)
 
 
-def _parse(content: bytes, name: str, target: str | None, words: Collection[str]) -> Table:
+def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:
+    polars = load_polars()
     if b"\x00" in content:
-        raise _not_csv(name, "it holds binary data", "Give a text file of rows with a header line.")
+        raise _unreadable(name, "CSV", "it holds binary data")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    if not text.strip():
+    # polars would take an empty line as a row; a line of empty cells is one.
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(" ")]
+    if not lines:
         raise InvalidInput(f"{name} is empty. Give a file with a header line and rows.")
-    text, delimiter = _separated(text)
-    reader = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter)  # a lone \r ends a line too
+    excel = re.fullmatch(r"sep=([,;\t|])", lines[0])
+    separator = excel[1] if excel else max(",;\t|", key=re.sub(r'"[^"]*"', "", lines[0]).count)
+    body = "\n".join(lines[1:] if excel else lines)
+    options = {"has_header": False, "infer_schema": False, "separator": separator}
     try:
-        # A line with nothing on it is no row; one of empty cells is.
-        lines = [row for row in reader if len(row) > 1 or any(map(str.strip, row))]
-    except csv.Error as error:
-        advice = "Check the file's quotes: one may not be closed."
-        raise _not_csv(name, f"line {reader.line_num}: {error}", advice) from error
-    header, body = [cell.strip() for cell in lines[0]], lines[1:]
-    if not body:
-        raise _no_rows(name)
-    for number, row in enumerate(body, start=2):
-        if len(row) != len(header):
-            why = f"row {number} has {len(row)} cells and the header {len(header)}"
-            raise _not_csv(name, why, "Check that cell and the file's quotes and separators.")
-    names = _named([cell or f"column {i}" for i, cell in enumerate(header, start=1)], target)
-    columns = []
-    for i, own in enumerate(names):
-        gaps = _GAPS_OF_TARGET if own == target else GAPS
-        column = [row[i] for row in body]
-        columns.append(_column(column, gaps, own in words, delimiter == ";", written=own == target))
-    return Table(names, tuple(columns), (False,) * len(columns))
+        rows = polars.read_csv(body.encode(), **options)
+    except polars.exceptions.PolarsError as error:
+        raise _unreadable(name, "CSV", error) from error
+    header = [(cell or "").strip() or f"column {i}" for i, cell in enumerate(rows.row(0), start=1)]
+    names = _unique(header, target)
+    columns = [column.str.strip_chars() for column in rows[1:]]
+    for i, (own, cells) in enumerate(zip(names, columns)):
+        gaps = MISSING if own != target else ("", "nan")  # "none" and "?" may be classes
+        cells = cells.set(cells.str.to_lowercase().is_in(gaps), None)
+        points = cells.str.replace(",", ".", literal=True)
+        decimal = separator == ";" and points.cast(float, strict=False).null_count() == cells.null_count()
+        columns[i] = points if decimal else cells
+    return _checked(polars.DataFrame(dict(zip(names, columns))), name)
 
 
-def _separated(text: str) -> tuple[str, str]:
-    """The text, and what stands between its cells: what is most frequent in the header outside quotes.
-
-    Excel may say so in a line of its own before the header.
-
-    >>> _separated('"size, cm, wet";b;y')[1], _separated("sep=;\\na;b")
-    (';', ('a;b', ';'))
-    """
-    said = re.match(r"\s*sep=([,;\t|])(?:\r\n|\r|\n)", text)
-    if said is not None:
-        return text[said.end() :], said[1]
-    header = re.sub(r'"[^"]*"', "", text.lstrip()).splitlines() or [""]
-    return text, max(",;\t|", key=header[0].count)
-
-
-def _column(
-    cells: list[str], gaps: Collection[str], words: bool, comma: bool, written: bool = False
-) -> np.ndarray:
-    """Numbers where all that is there is a number; else words, None where missing.
-
-    >>> _column(["1,5", "", "2"], GAPS, False, True).tolist()
-    [1.5, nan, 2.0]
-    """
-    stripped = [cell.strip() for cell in cells]
-    present = [None if word.lower() in gaps else word for word in stripped]
-    there = [word for word in present if word is not None]
-    if not words and not (written and _spelled_otherwise(there)):
-        try:
-            return np.array([np.nan if word is None else _number(word, comma) for word in present])
-        except ValueError:
-            pass
-    found = np.empty(len(present), dtype=object)
-    found[:] = present
-    return found
-
-
-def _spelled_otherwise(words: Sequence[str]) -> bool:
-    """Whether these are numbers, none with a decimal comma, that would not be written like this again."""
-    try:
-        return any(label(float(word)) != word for word in words)
-    except ValueError:
-        return False
-
-
-def _number(word: str, comma: bool) -> float:
-    """Where semicolons stand between the cells, a comma stands in the numbers."""
-    if "_" in word:
-        raise ValueError("2000_01 is a word, though Python reads a number")
-    return float(word.replace(",", ".") if comma else word)
-
-
-def _npz(path: Path, target: str | None) -> Table:
+def _npz(path: Path, target: str | None) -> polars.DataFrame:
     try:
         opened = np.load(path, allow_pickle=False)
         if isinstance(opened, np.ndarray):
             raise ValueError("it holds one array without a name")
         with opened as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: np.atleast_1d(archive[name]) for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{path} cannot be read as .npz: {error}. Save plain arrays by name.") from error
-    names: list[str] = []
-    values: list[np.ndarray] = []
-    for name, array in arrays.items():
-        if array.size == 0:
-            raise InvalidInput(f"{path} has no rows in {name!r}. Give at least one row.")
-        flat = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
-        many = flat.shape[1] > 1
-        names += [f"{name}{i}" if many else name for i in range(flat.shape[1])]
-        values += list(flat.T)
-    if not values or len({len(v) for v in values}) != 1:
+        raise _unreadable(path, ".npz", error) from error
+    if len({len(array) for array in arrays.values()}) != 1:
         raise InvalidInput(f"{path} must hold arrays with the same number of rows.")
-    return Table(_named(names, target), tuple(values), (False,) * len(values))
+    columns: list[tuple[str, np.ndarray]] = []
+    for name, array in arrays.items():
+        flat = array.reshape(len(array), -1) if array.size else np.zeros((0, 1))
+        columns += [(f"{name}{i}" if flat.shape[1] > 1 else name, flat[:, i]) for i in range(flat.shape[1])]
+    names = _unique([name for name, _ in columns], target)
+    return _checked(load_polars().DataFrame(dict(zip(names, (v for _, v in columns)))), str(path))
 
 
-def _parquet(path: Path) -> Table:
-    """By polars, which reads Parquet on its own, or by pandas with pyarrow: whichever is there."""
-    for reader in (_by_polars, _by_pandas):
-        try:
-            found = reader(path)
-        except ImportError:
-            continue
-        if not len(found):
-            raise _no_rows(path)
-        return found
-    raise ImportError("Reading .parquet needs polars: pip install 'sparsebnn[parquet]'")
-
-
-def _by_polars(path: Path) -> Table:
-    import polars
-
+def _parquet(path: Path) -> polars.DataFrame:
+    polars = load_polars()
     try:
         # Bytes, not the path: a path with brackets or stars would be taken for a pattern.
-        return Table.of(polars.read_parquet(io.BytesIO(path.read_bytes())))
+        return polars.read_parquet(io.BytesIO(path.read_bytes()))
     except (polars.exceptions.PolarsError, OSError, ValueError) as error:
-        raise _not_parquet(path, error) from error
-
-
-def _by_pandas(path: Path) -> Table:
-    import pandas
-
-    try:
-        return Table.of(pandas.read_parquet(path))
-    except (ValueError, OSError) as error:
-        raise _not_parquet(path, error) from error
-
-
-def _not_parquet(path: Path, error: Exception) -> InvalidInput:
-    why = (str(error).splitlines() or [""])[0].rstrip(".")
-    return InvalidInput(f"{path} cannot be read as Parquet: {why}. Write it again, or give a .csv file.")
-
-
-def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Labels in one spelling each, and notes on those that were joined.
-
-    Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling;
-    so are numbers of one value (1 and 1.0), unless some have leading zeros (1 and 001).
-
-    >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
-    (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
-     ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"])
-    """
-    if values.dtype.kind in "biuf":
-        return values, []
-    words = [None if absent(v) else str(v).strip() for v in values.tolist()]
-    counts = Counter(word for word in words if word is not None)
-    padded = any(re.fullmatch(r"0\d+", word) for word in counts)
-    numeric = number_form(list(counts)) == "" and not padded
-    groups: dict[str | float, list[str]] = {}
-    for word in sorted(counts, key=lambda w: (-counts[w], w)):
-        key = float(word) if numeric else " ".join(word.casefold().split())
-        groups.setdefault(key, []).append(word)
-    chosen = {word: group[0] for group in groups.values() for word in group}
-    joined: Any = np.empty(len(words), dtype=object)
-    joined[:] = [None if word is None else chosen[word] for word in words]
-    notes = [
-        f"the labels {', '.join(map(repr, group))} are taken as one class: {group[0]!r}"
-        for group in groups.values()
-        if len(group) > 1
-    ]
-    return joined, notes
+        raise _unreadable(path, "Parquet", error) from error

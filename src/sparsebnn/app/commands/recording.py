@@ -1,4 +1,4 @@
-"""The record of a run: what ``record.json`` holds and the report shows."""
+"""The record of a run, which is saved as ``record.json`` and shown by the report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import torch
 
 from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import Problem
+from sparsebnn.app.report.drawing import active
+from sparsebnn.app.report.record import Edge
+from sparsebnn.estimators.encoding import Table
 from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 
@@ -19,11 +22,11 @@ _LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
 def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]:
-    """Everything of ``record.json`` but command, commit and versions; see the report for its reader."""
+    """The content of ``record.json`` except for command, commit and versions (read by report/record.py)."""
     classes = model.classes_ if problem.task == "classification" else None
-    test = problem.inputs.rows(problem.test)
+    test = problem.inputs[problem.test]
     found = _measured(model, problem, test, seed)
-    everything = model._encoder.transform(problem.inputs)
+    everything = model._encoder.transform(Table.of(problem.inputs))
     return {
         "format_version": 1,
         "task": problem.task,
@@ -50,7 +53,7 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
 
 
 def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, Any]:
-    """Metrics of both predictors, calibration, and the rows most and least certain."""
+    """Measures of both predictors, calibration, and the most and least certain rows."""
     y = problem.y[problem.test]
     measures: dict[str, Any] = {}
     found: dict[str, Any] = {"metrics": measures}
@@ -60,48 +63,47 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
             codes = np.searchsorted(model.classes_, y)
             measures[kind] = measuring.class_measures(probs, codes, seed)
             found["calibration"] = measuring.calibration(probs, codes)
-            certainty = -entropy(torch.from_numpy(probs)).numpy()
-            details = _class_details(model, probs, y)
+            spread = entropy(torch.from_numpy(probs)).numpy()
+            predicted = model.classes_[probs.argmax(1)]
+            details = [
+                {
+                    "truth": str(t),
+                    "prediction": str(c),
+                    "probability": float(p),
+                    "std": None,
+                    "entropy": float(h),
+                }
+                for t, c, p, h in zip(y, predicted, probs.max(1), spread)
+            ]
         else:
             mean, std = model.predict(test, return_std=True, model=kind)
             measures[kind] = measuring.real_measures(mean, std, y, seed)
             found["calibration"] = _coverage(model, test, y)
-            certainty = -std
-            details = [_real_details(*row) for row in zip(y, mean, std)]
-    order = np.argsort(-certainty, kind="stable")
+            spread = std
+            details = [
+                {
+                    "truth": f"{t:.6g}",
+                    "prediction": f"{m:.6g}",
+                    "probability": None,
+                    "std": float(s),
+                    "entropy": None,
+                }
+                for t, m, s in zip(y, mean, std)
+            ]
+    order = np.argsort(spread, kind="stable")
     found["certain"] = [_row(problem, int(i), details[i]) for i in order[:5]]
     found["uncertain"] = [_row(problem, int(i), details[i]) for i in order[::-1][:5]]
     return found
 
 
-def _class_details(model: Any, probs: np.ndarray, y: np.ndarray) -> list[dict[str, Any]]:
-    spread = entropy(torch.from_numpy(probs)).numpy()
-    return [
-        {
-            "truth": str(truth),
-            "prediction": str(model.classes_[p.argmax()]),
-            "probability": float(p.max()),
-            "std": None,
-            "entropy": float(h),
-        }
-        for truth, p, h in zip(y, probs, spread)
-    ]
-
-
-def _real_details(truth: float, mean: float, std: float) -> dict[str, Any]:
-    said = {"truth": f"{truth:.6g}", "prediction": f"{mean:.6g}"}
-    return {**said, "probability": None, "std": float(std), "entropy": None}
-
-
 def _row(problem: Problem, i: int, details: dict[str, Any]) -> dict[str, Any]:
     place = problem.test[i]
-    cells = [values[place] for values in problem.inputs.values]
-    values = {n: None if absent(v) else _plain(v) for n, v in zip(problem.inputs.names, cells)}
+    cells = problem.inputs.row(int(place), named=True)
+    values = {name: None if absent(value) else _plain(value) for name, value in cells.items()}
     return {"row": int(problem.rows[place]) + 1, **details, "values": values}
 
 
 def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
@@ -135,28 +137,21 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def network_edges(model: Any) -> dict[str, Any]:
-    """The median probability model of the first replicate: weights on a path from input to output."""
+    """The median probability model of the first replicate: the weights on paths from inputs to outputs."""
     layers = [m for m in model.networks_[0] if hasattr(m, "out_features")]
-    kept = [(layer.weights.inclusion_prob() > 0.5) for layer in layers]
-    fed = [torch.ones(layers[0].in_features, dtype=torch.bool)]
-    for mask in kept:
-        fed.append((mask & fed[-1]).any(1))
-    used = [torch.ones(layers[-1].out_features, dtype=torch.bool)]
-    for mask in reversed(kept):
-        used.insert(0, (mask & used[0][:, None]).any(0))
-    edges = []
-    for number, (layer, mask) in enumerate(zip(layers, kept)):
-        live = mask & fed[number][None, :] & used[number + 1][:, None]
+    kept = []
+    for number, layer in enumerate(layers):
         inclusion, mean = layer.weights.inclusion_prob(), layer.weights.posterior_mean()
-        for to, source in live.nonzero().tolist():
-            edges.append([number, source, to, float(inclusion[to, source]), float(mean[to, source])])
-    strongest = sorted(edges, key=lambda e: -abs(e[4]) * e[3])[:_MOST_EDGES]
+        for target, source in (inclusion > 0.5).nonzero().tolist():
+            kept.append(Edge(number, source, target, float(inclusion[target, source]),
+                             float(mean[target, source])))  # fmt: skip
+    edges = active(kept, len(layers))
+    strongest = sorted(edges, key=lambda e: -abs(e.weight) * e.inclusion)[:_MOST_EDGES]
     return {
         "layers": [layers[0].in_features, *(layer.out_features for layer in layers)],
         "input_names": (model._encoder.input_names or ["(nothing)"]),
         "output_names": _output_names(model, layers[-1].out_features),
         "edges": sorted(strongest),
-        "shown": len(strongest),
         "of": len(edges),
     }
 
@@ -176,7 +171,7 @@ def _curves(model: Any) -> list[dict[str, Any]]:
 
 
 def predictions(model: Any, inputs: Any) -> dict[str, list[Any]]:
-    """Columns of a predictions file: labels, probabilities and entropies, or means, stds and quantiles."""
+    """The columns of a predictions file."""
     if hasattr(model, "classes_"):
         probs = model.predict_proba(inputs)
         found: dict[str, list[Any]] = {"prediction": [str(c) for c in model.classes_[probs.argmax(1)]]}

@@ -1,4 +1,4 @@
-"""``fit``, ``predict`` and ``info`` from files to files."""
+"""The commands ``fit``, ``predict`` and ``info``, from files to files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
+from sparsebnn.app import report
 from sparsebnn.app.commands import recording, writing
 from sparsebnn.app.commands.progress import Stages, stages
-from sparsebnn.app.commands.reading import DATA, read_table
+from sparsebnn.app.commands.reading import DATA, load_polars, read_blocks, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, invalid, printable
@@ -26,11 +27,14 @@ from sparsebnn.estimators.columns import Column, strange_levels
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
 
-__all__ = ["fit", "info", "predict"]
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["export", "fit", "info", "predict"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
 _FIT = "sparsebnn fit"
-_MOST_WORDS = 5  # that a note names
+_MOST_WORDS = 5  # named in a note
 
 
 def fit(
@@ -46,15 +50,15 @@ def fit(
     quiet: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Train on a file's rows, measure on held-out ones, and write the run folder; returns its record."""
+    """Train on the rows of a file, measure on held-out rows, write the run folder, return its record."""
     _check(task, test_share, seed, settings)
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
             problem = posed(read_table(data, target=target), target, task, test_share, seed)
-            _tell(problem.notes, quiet)
+            _print_notes(problem.notes, quiet)
             model, notes = _fitted(problem, seed, shown, settings)
-            _tell(notes, quiet)
+            _print_notes(notes, quiet)
             name = "standard input" if data == "-" else Path(data).name
             record = recording.record(model, problem, name, seed)
             record["notes"] += notes
@@ -70,7 +74,7 @@ def fit(
 
 
 def _check(task: str, test_share: float, seed: int, settings: dict[str, Any]) -> None:
-    """All options, before the data are read."""
+    """Check all options before the data are read."""
     check_choice(task, ("auto", "classification", "regression"), "task", _FIT)
     if not 0.0 < test_share < 1.0:
         raise invalid("test-share", _FIT, "strictly between 0 and 1", test_share)
@@ -79,7 +83,7 @@ def _check(task: str, test_share: float, seed: int, settings: dict[str, Any]) ->
     _check_device(str(settings.get("device", "auto")))
     if settings.get("time_budget") is not None:
         plan.positive(settings["time_budget"], "time-budget", _FIT, "positive seconds")
-    # The plan checks what it is made of; how many rows there will be matters to none of it.
+    # Making a plan checks the other settings; the number of rows does not matter here.
     plan.planned({**SparseBNNClassifier().get_params(), **settings}, 1000, "classification", _FIT)
 
 
@@ -87,11 +91,11 @@ def _check_device(device: str) -> None:
     if re.fullmatch(r"cuda(:\d+)?", device) is None:
         check_choice(device, ("auto", "cpu", "cuda"), "device", _FIT)
     elif int(device[5:] or 0) >= torch.cuda.device_count():
-        got = f"{device!r}, which this machine or this PyTorch does not have,"
-        raise invalid("device", _FIT, "one that is there", got, "Use --device auto.")
+        got = f"{device!r}, of which PyTorch finds {torch.cuda.device_count()},"
+        raise invalid("device", _FIT, "an available device", got, "Use --device auto.")
 
 
-def _tell(notes: Sequence[str], quiet: bool) -> None:
+def _print_notes(notes: Sequence[str], quiet: bool) -> None:
     for note in notes if not quiet else ():
         print(f"Note: {printable(note)}.", file=sys.stderr)
 
@@ -99,19 +103,19 @@ def _tell(notes: Sequence[str], quiet: bool) -> None:
 def _fitted(
     problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]
 ) -> tuple[Any, list[str]]:
-    """The model, and what it says of columns that it leaves out."""
+    """The fitted model, and its notes on columns that are not used and on the training."""
     kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
     model = kind(random_state=seed, **settings)
     model._watchers = [] if shown is None else [shown]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # they say what the notes say
-        model.fit(problem.inputs.rows(problem.training), problem.y[problem.training])
+        warnings.simplefilter("ignore", UserWarning)  # the notes have the same text
+        model.fit(problem.inputs[problem.training], problem.y[problem.training])
     del model._watchers
-    told = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
+    notes = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
     for column in model._encoder.columns:
-        if column.kind == "dropped" and not any(repr(column.name) in note for note in told):
-            told.append(f"column {column.name!r} is left out: {column.note}")
-    return model, told
+        if column.kind == "dropped" and not any(repr(column.name) in note for note in notes):
+            notes.append(f"column {column.name!r} is left out: {column.note}")
+    return model, notes
 
 
 def _fill(folder: Path, model: Any, problem: Problem, record: dict[str, Any]) -> None:
@@ -123,17 +127,16 @@ def _fill(folder: Path, model: Any, problem: Problem, record: dict[str, Any]) ->
 
 
 def _report(folder: Path) -> None:
-    """The report, where its room and its template engine are there."""
-    if importlib.util.find_spec("sparsebnn.app.report") is None or importlib.util.find_spec("jinja2") is None:
-        return
-    importlib.import_module("sparsebnn.app.report").write(folder)
+    """Write the report if jinja2 is installed."""
+    if importlib.util.find_spec("jinja2") is not None:
+        report.write(folder)
 
 
 def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     columns: dict[str, Sequence[Any]] = {
         "row": (problem.rows[problem.test] + 1).tolist(),
         "truth": problem.y[problem.test].tolist(),
-        **recording.predictions(model, problem.inputs.rows(problem.test)),
+        **recording.predictions(model, problem.inputs[problem.test]),
     }
     writing.write_csv(path, columns)
 
@@ -143,10 +146,10 @@ def _model_file(given: Path) -> Path:
 
 
 def _loaded(given: Path) -> Any:
-    """A saved model that predicts and describes itself: a header edited by hand shows here, in one line."""
+    """Load a model and try it, so that a header edited by hand leads to one line here."""
     path = _model_file(given)
     if path.suffix.lower() in DATA:
-        expected, advice = "a run folder or its model.safetensors", "The model comes first, then the rows."
+        expected, advice = "a run folder or its model.safetensors", "Give the model first, then the rows."
         raise invalid("model", "the command", expected, repr(str(given)), advice)
     try:
         model = load(path)
@@ -154,65 +157,87 @@ def _loaded(given: Path) -> Any:
         names = tuple(map(str, getattr(model, "feature_names_in_", [column.name for column in columns])))
         if len(names) != len(columns):
             raise ValueError(f"{len(names)} names of {len(columns)} columns")
-        gaps = tuple(np.full(1, np.nan) for _ in names)
-        recording.predictions(model, Table(names, gaps, (False,) * len(names)))
+        recording.predictions(model, load_polars().DataFrame({name: [None] for name in names}))
         model.summary()
     except (StorageError, ImportError, OSError):
         raise
-    except Exception as error:  # whatever a wrong value leads to
+    except Exception as error:  # a wrong value can raise anything
         why = " ".join(str(error).split()).rstrip(".")
         raise StorageError(f"{path} is damaged ({type(error).__name__}: {why}). Fit again.") from error
     return model
 
 
-def _strange_words(columns: Sequence[Column], inputs: Table) -> list[str]:
-    """What to say of words that training did not have; one that differs in capitals alone is a slip."""
-    said = []
-    for column, values in zip(columns, inputs.values):
-        found = strange_levels(column, values)
-        if found:
-            listed = ", ".join(repr(word) for word, _ in found.most_common(_MOST_WORDS))
-            listed += ", …" if len(found) > _MOST_WORDS else ""
+def _new_levels(columns: Sequence[Column], found: Sequence[Counter[str]], rows: int) -> list[str]:
+    """Notes on categories that did not occur in training; point out those that differ only in case."""
+    notes = []
+    for column, levels in zip(columns, found):
+        if levels:
+            listed = ", ".join(repr(word) for word, _ in levels.most_common(_MOST_WORDS))
+            listed += ", …" if len(levels) > _MOST_WORDS else ""
             known = {level.casefold(): level for level in (*column.levels, column.reference) if level}
-            slips = [known[word.casefold()] for word in found if word.casefold() in known]
-            meant = f"; {slips[0]!r} did, so look at the capitals" if slips else ""
-            rows = f"{found.total()} of {len(inputs)} rows"
-            new = f"column {column.name!r} has words that did not occur in training"
-            said.append(f"{new}: {listed} (in {rows}){meant}")
-    return said
+            slips = [known[word.casefold()] for word in levels if word.casefold() in known]
+            meant = f"; {slips[0]!r} did: check upper and lower case" if slips else ""
+            new = f"column {column.name!r} has values that did not occur in training"
+            notes.append(f"{new}: {listed} (in {levels.total()} of {rows} rows){meant}")
+    return notes
 
 
-def predict(model: Path, data: str, out: Path | None, *, force: bool = False) -> Table:
-    """Predict a file's rows by a saved model and write them as CSV (standard output without ``out``)."""
+def predict(model: Path, data: str, out: Path | None, *, force: bool = False, quiet: bool = False) -> int:
+    """Predict the rows of a file with a saved model; write CSV to ``out`` or standard output.
+
+    The file may be larger than the memory. Returns the number of rows.
+    """
     if out is not None:
         writing.check_file(out, force)
     loaded = _loaded(model)
-    # A category such as 001 would be a number in a file that holds no other.
-    words = [column.name for column in loaded._encoder.columns if column.kind == "category"]
-    table = read_table(data, words=words)
-    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.names)]
-    missing = [name for name in wanted if name not in table.names]
+    columns = loaded._encoder.columns
+    rows, found = 0, [Counter[str]() for _ in columns]
+    with writing.opened(out) as file:
+        for table in read_blocks(data):
+            inputs = _checked_columns(loaded, table)
+            for levels, column, values in zip(found, columns, Table.of(inputs).values):
+                levels.update(strange_levels(column, values))
+            made = {"row": range(rows + 1, rows + len(table) + 1), **recording.predictions(loaded, inputs)}
+            cells = _for_terminal(made) if out is None and sys.stdout.isatty() else made
+            try:
+                writing.write_rows(file, cells, header=rows == 0)
+                file.flush()
+            except BrokenPipeError:
+                # The reader has closed the pipe (``| head``): keep Python from flushing the rest at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return rows
+            rows += len(table)
+            if out is not None and not quiet and sys.stderr.isatty():
+                print(f"\r{rows} rows", end="\r", file=sys.stderr, flush=True)
+    _print_notes(_new_levels(columns, found, rows), quiet=False)
+    return rows
+
+
+def _checked_columns(loaded: Any, table: polars.DataFrame) -> polars.DataFrame:
+    """The columns of training, in their order."""
+    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.columns)]
+    missing = [name for name in wanted if name not in table.columns]
     if missing:
-        expected = "all columns of training"
-        got = f"none named {', '.join(map(repr, missing[:5]))}"
+        expected = "a table with all columns of training"
+        got = f"no column {', '.join(map(repr, missing[:5]))}"
         raise invalid("data", "sparsebnn predict", expected, got, "Check the header line.")
-    inputs = table.of_columns([table.names.index(name) for name in wanted])
-    _tell(_strange_words(loaded._encoder.columns, inputs), quiet=False)
-    columns = {"row": list(range(1, len(table) + 1)), **recording.predictions(loaded, inputs)}
-    if out is None:
-        try:
-            writing.write_rows(sys.stdout, _for_terminal(columns) if sys.stdout.isatty() else columns)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Who reads has seen enough (``| head``); Python must not try to flush the rest at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    else:
-        writing.write_csv(out, columns)
-    return inputs
+    return table.select(wanted)
+
+
+def export(saved: Path, out: Path, **options: Any) -> list[tuple[Path, int]]:
+    """Write a saved model as a file that predicts without sparsebnn; returns what was written, with sizes."""
+    from sparsebnn.deploy import export as write
+
+    path = write(_loaded(saved), out, **options)
+    written = [path, path.with_suffix(".h")] if path.suffix == ".c" else [path]
+    return [
+        (each, sum(f.stat().st_size for f in (each.rglob("*") if each.is_dir() else [each])))
+        for each in written
+    ]
 
 
 def _for_terminal(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Rows for somebody who reads them, not for a file."""
+    """Columns without control characters."""
     return {
         printable(name): [printable(cell) if isinstance(cell, str) else cell for cell in cells]
         for name, cells in columns.items()
@@ -220,6 +245,6 @@ def _for_terminal(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 
 def info(model: Path) -> tuple[dict[str, Any], str]:
-    """What a saved model says of itself: its header and its summary."""
+    """The header and the summary of a saved model."""
     summary = _loaded(model).summary()
     return persistence.header(_model_file(model)), summary

@@ -1,25 +1,29 @@
-"""The target of a table, the task it means, and which rows are held out."""
+"""The target of a table, the task, and which rows are held out."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsebnn.app.commands.reading import GAPS, spellings
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.estimators.encoding import Table
-from sparsebnn.estimators.parsing import absent, label
+from sparsebnn.estimators.encoding import values_of
+from sparsebnn.estimators.parsing import MISSING, absent, label, to_objects
 
-__all__ = ["Problem", "posed"]
+if TYPE_CHECKING:
+    import polars
+
+__all__ = ["Problem", "posed", "spellings"]
 
 _LEAST_ROWS = 10
 _MOST_CLASSES = 20
-_MOSTLY = 0.9  # from this share of numbers on, the other cells are taken for slips
-_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # what stands beside digits in a number written for people
-_GAPS_AMONG_NUMBERS = GAPS - {"none"}  # "none" may mean 0
+_MOSTLY = 0.9  # with this share of numbers, other cells are reported as mistakes
+_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # thousands separators, currency and percent signs
+_GAPS_AMONG_NUMBERS = set(MISSING) - {"none"}  # "none" may mean 0
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Problem:
 
     task: str
     target: str
-    inputs: Table
+    inputs: polars.DataFrame
     y: np.ndarray
     rows: np.ndarray
     training: np.ndarray
@@ -36,38 +40,41 @@ class Problem:
     notes: tuple[str, ...]
 
 
-def posed(table: Table, target: str, task: str, test_share: float, seed: int) -> Problem:
-    """What is to be learned from a table; complains where nothing can be."""
-    check_choice(target, table.names, "target", "sparsebnn fit")
-    values = table.values[table.names.index(target)]
-    inputs = table.without(target)
-    if not inputs.names:
-        raise invalid("data", "sparsebnn fit", "of at least one column beside the target", "none")
+def posed(table: polars.DataFrame, target: str, task: str, test_share: float, seed: int) -> Problem:
+    """Split a table into inputs and target, and its rows into training and test."""
+    check_choice(target, table.columns, "target", "sparsebnn fit")
+    values = values_of(table[target])
+    inputs = table.drop(target)
+    if not inputs.columns:
+        raise invalid("data", "sparsebnn fit", "a table with at least one column besides the target", "none")
     values, task = _typed(values, task)
     notes: list[str] = []
-    there = ~np.array([absent(v) for v in values.tolist()])
-    if not there.all():
-        notes.append(f"{int((~there).sum())} rows have no {target} and are left out")
-    values, inputs = values[there], inputs.rows(there)
+    known = ~np.array([absent(v) for v in values.tolist()])
+    if not known.all():
+        notes.append(f"{int((~known).sum())} rows have no {target} and are left out")
+    values, inputs = values[known], inputs.filter(known)
     if len(values) < _LEAST_ROWS:
         rows = f"{len(values)} row{'' if len(values) == 1 else 's'}"
-        raise invalid("data", "sparsebnn fit", f"of at least {_LEAST_ROWS} rows with a target", rows)
+        raise invalid(
+            "data", "sparsebnn fit", f"a table with at least {_LEAST_ROWS} rows with a target", rows
+        )
     if task == "regression":
         y = values.astype(np.float64)
         if not np.isfinite(y).all():
             raise invalid("target", "sparsebnn fit", "finite", "infinite values")
     else:
-        y, told = _labels(values)
-        notes += told
+        y, more = _labels(values)
+        notes += more
     training, test = _split(y, task, test_share, seed)
-    return Problem(task, target, inputs, y, np.flatnonzero(there), training, test, tuple(notes))
+    return Problem(task, target, inputs, y, np.flatnonzero(known), training, test, tuple(notes))
 
 
 def _typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
-    """The target as numbers or as labels, and the task; slips among numbers are named, not learned."""
+    """The target as numbers or labels, and the task; text among numbers is an error."""
     if values.dtype.kind in "mM":
-        advice = "Make it a number first, such as the days since a start."
+        advice = "Convert it to a number first, such as days since a date."
         raise invalid("target", "sparsebnn fit", "numbers or classes", "dates or durations", advice)
+    values = _as_numbers(values)
     if task == "classification":
         return values, task
     if values.dtype.kind in "biuf":
@@ -89,6 +96,13 @@ def _typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
     return np.array([np.nan if number is None else number for number in found]), "regression"
 
 
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Text as numbers if it is how they are usually written; 007 and 1.0 stay text, as they may be labels."""
+    cells = [math.nan if absent(v) else _number(v) if isinstance(v, str) else None for v in values.tolist()]
+    same = all(v is not None and (v != v or label(v) == cell) for v, cell in zip(cells, values.tolist()))
+    return np.array(cells, dtype=np.float64) if same else values
+
+
 def _number(cell: str) -> float | None:
     try:
         return float(cell)
@@ -97,7 +111,7 @@ def _number(cell: str) -> float | None:
 
 
 def _task(values: np.ndarray) -> str:
-    """A regression, unless the numbers are whole and few."""
+    """Classification if the numbers are few and whole, regression otherwise."""
     if values.dtype.kind == "b":
         return "classification"
     distinct = np.unique(values)
@@ -107,21 +121,50 @@ def _task(values: np.ndarray) -> str:
 
 
 def _labels(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Classes, in one spelling each, and notes on what may have been meant otherwise."""
+    """Class labels with one spelling each, and notes on doubtful ones."""
     y, notes = spellings(_as_labels(values))
     y = y.astype(str) if y.dtype.kind == "O" else y
     if len(np.unique(y)) < 2:
         got = f"{str(y[0])!r} in all rows"
-        advice = "There is nothing to learn."
-        raise invalid("target", "sparsebnn fit", "of at least 2 classes", got, advice)
+        advice = "Choose another target."
+        raise invalid("target", "sparsebnn fit", "a column with at least 2 classes", got, advice)
     for word, count in Counter(map(str, y.tolist())).items():
-        if word.lower() in GAPS:
+        if word.lower() in MISSING:
             notes.append(f"{word!r} is taken as a class ({count} rows): empty its cells if it means missing")
     return y, notes
 
 
+def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Labels in one spelling each, and notes on those that were joined.
+
+    Labels that differ in capitals and surrounding blanks only are one class, in its most frequent spelling;
+    so are numbers of one value (1 and 1.0), unless some have leading zeros (1 and 001).
+
+    >>> spellings(np.array(["Yes", "yes", "no", "Yes"], dtype=object))
+    (array(['Yes', 'Yes', 'no', 'Yes'], dtype=object),
+     ["the labels 'Yes', 'yes' are taken as one class: 'Yes'"])
+    """
+    if values.dtype.kind in "biuf":
+        return values, []
+    words = [str(value).strip() for value in values.tolist()]
+    counts = Counter(words)
+    padded = any(re.fullmatch(r"0\d+", word) for word in counts)
+    numeric = not padded and all(_number(word) is not None for word in counts)
+    groups: dict[str | float | None, list[str]] = {}
+    for word in sorted(counts, key=lambda w: (-counts[w], w)):
+        key = _number(word) if numeric else " ".join(word.casefold().split())
+        groups.setdefault(key, []).append(word)
+    chosen = {word: group[0] for group in groups.values() for word in group}
+    notes = [
+        f"the labels {', '.join(map(repr, group))} are taken as one class: {group[0]!r}"
+        for group in groups.values()
+        if len(group) > 1
+    ]
+    return to_objects([chosen[word] for word in words]), notes
+
+
 def _as_labels(values: np.ndarray) -> np.ndarray:
-    """Whole numbers read as 1.0 are labels 1; other numbers are words."""
+    """Whole numbers as int (1, not 1.0), other numbers as text."""
     if values.dtype.kind != "f":
         return values
     if bool((values == np.round(values)).all()) and float(np.abs(values).max()) < 2.0**53:
@@ -130,7 +173,7 @@ def _as_labels(values: np.ndarray) -> np.ndarray:
 
 
 def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers; a class gives its share, a class of one row stays in training."""
+    """Row numbers for training and test, split by class; a class with one row stays in training."""
     random = np.random.RandomState(seed)
     groups: list[np.ndarray] = [np.arange(len(y))]
     if task == "classification":
@@ -143,8 +186,10 @@ def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarra
         largest = max(groups, key=len)
         if len(largest) < 2:
             got = f"{len(y)} classes in {len(y)} rows"
-            advice = "Choose another target, or join classes."
-            raise invalid("target", "sparsebnn fit", "of classes with several rows", got, advice)
+            advice = "Choose another target, or merge classes."
+            raise invalid(
+                "target", "sparsebnn fit", "a column of classes with several rows each", got, advice
+            )
         test = [int(random.choice(largest))]
     held = np.zeros(len(y), dtype=bool)
     held[test] = True

@@ -1,4 +1,4 @@
-"""A run folder to one self-contained HTML page: what was learned, how sure, from which inputs. Never trains.
+"""The HTML report of a run folder: one self-contained page.
 
 >>> import json, pathlib, tempfile
 >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,34 +1,34 @@
-"""Numbers to positions: what the templates draw as inline SVG. No markup here.
+"""Numbers to positions, which the templates draw as inline SVG. No markup here.
 
-Every chart has a small fixed size, so that its text stays readable on a phone, where the page shows it
-almost one to one.
+Every chart has a small fixed size, so its text stays readable on a phone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from sparsebnn.app.report.record import Figure, Model, Record
-from sparsebnn.app.report.words import Metric, metric, number, percent
+from sparsebnn.app.report.record import Figure, Record
+from sparsebnn.app.report.words import number, percent
 
-__all__ = ["Bin", "Calibration", "Panel", "Scale", "Span", "calibration", "curves", "span", "wilson"]
+__all__ = ["FRAME", "HEIGHT", "WIDTH", "Scale", "calibration", "curves", "span", "wilson"]
 
 WIDTH, HEIGHT = 340, 246
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 40
+FRAME = LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 12, 12, HEIGHT - 40
+Ticks = list[tuple[float, str]]
 _CURVES = {
-    "loss": "Loss: what training makes small",
+    "loss": "Loss: what training minimizes",
     "nll": "Misfit to the training rows (NLL, nats)",
     "kl": "Cost of complexity (KL, nats)",
     "density": "Share of connections kept",
 }
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A value's place: start + (v − low)/(high − low) · (end − start), on logarithms if ``log``."""
+class Scale(NamedTuple):
+    """A value's position: start + (v − low)/(high − low) · (end − start), of logarithms if ``log``."""
 
     low: float
     high: float
@@ -46,14 +46,13 @@ class Scale:
         share = (value - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Round values and their places."""
-        return [(self(value), number(value)) for value in _round_values(self.low, self.high, self.log)]
+    def ticks(self, show: Any = number) -> Ticks:
+        """Positions and labels of round values."""
+        return [(self(value), show(value)) for value in _round_values(self.low, self.high, self.log)]
 
 
 def _round_values(low: float, high: float, log: bool, count: int = 4) -> list[float]:
-    """Round numbers between two ends.
-
+    """
     >>> _round_values(0, 1, False)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     >>> _round_values(0.5, 2000, True)
@@ -72,162 +71,88 @@ def _round_values(low: float, high: float, log: bool, count: int = 4) -> list[fl
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
-@dataclass(frozen=True)
-class Span:
-    """A dot on its interval, in a box 120 wide; ``None`` where there is nothing to draw."""
-
-    dot: float
-    low: float
-    high: float
-
-
-def span(figure: Figure | None, others: Sequence[Figure]) -> Span | None:
-    """Where a figure lies among others, 4 units from either end of a box 120 wide."""
-    ends = [v for each in others for v in (each.value, each.low, each.high) if v is not None]
-    if figure is None or figure.value is None or not ends:
+def span(figure: Figure, others: Sequence[Figure]) -> Figure | None:
+    """A figure and its interval as positions in a box 120 wide that holds all figures of the column."""
+    ends = [end for each in others for end in each if end is not None]
+    if figure.value is None:
         return None
     scale = Scale(min(ends), max(ends), 6, 114)
-    low = figure.value if figure.low is None else figure.low
-    high = figure.value if figure.high is None else figure.high
-    return Span(scale(figure.value), scale(low), scale(high))
+    return Figure(*(scale(figure.value if end is None else end) for end in figure))
 
 
-def wilson(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's 95% interval of a share: (p + z²/2n ± z√(p(1−p)/n + z²/4n²)) / (1 + z²/n).
+def wilson(share: float, rows: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share: (p + z²/2n ± z√(p(1−p)/n + z²/4n²)) / (1 + z²/n), z = 1.96.
 
     >>> [round(end, 3) for end in wilson(0.5, 10)]
     [0.237, 0.763]
     """
-    centre = share + z * z / (2 * rows)
-    half = z * math.sqrt(max(share * (1 - share), 0.0) / rows + z * z / (4 * rows * rows))
+    z = 1.959963984540054
+    center = share + z * z / (2 * rows)
+    half = z * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
     scale = 1 + z * z / rows
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+    return max(0.0, (center - half) / scale), min(1.0, (center + half) / scale)
 
 
-@dataclass(frozen=True)
-class Bin:
-    """A point of the calibration chart with its interval, and its row in the table behind it."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    radius: float
-    stated: str
-    observed: str
-    rows: str
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Stated against observed certainty; on the diagonal they are the same."""
-
-    x_label: str
-    y_label: str
-    bins: Sequence[Bin]
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    frame: tuple[float, float, float, float]
-
-
-def calibration(record: Record) -> Calibration | None:
-    """The points with their Wilson intervals; their area goes with the rows behind them."""
+def calibration(record: Record) -> SimpleNamespace | None:
+    """Points (``bins``) with their Wilson intervals; the area of a bin of confidence shows its rows."""
+    if not record.points:
+        return None
     classes = record.task == "classification"
-    keys = ("confidence", "accuracy") if classes else ("level", "coverage")
-    stated, observed = (record.calibration.get(key, ()) for key in keys)
-    rows = record.calibration.get("rows") or [record.test_rows] * len(stated)
-    points = [(s, o, n) for s, o, n in zip(stated, observed, rows) if s is not None and o is not None and n]
-    if not points:
-        return None
-    left, right, top, bottom = _LEFT, WIDTH - _RIGHT, _TOP, HEIGHT - _BOTTOM
-    across, up = Scale(0, 1, left, right), Scale(0, 1, bottom, top)
-    most = max(n for _, _, n in points)
+    across, up = Scale(0, 1, LEFT, RIGHT), Scale(0, 1, BOTTOM, TOP)
+    most = max(n for _, _, n in record.points)
     bins = []
-    for s, o, n in points:
-        stated_share, share = min(max(s, 0.0), 1.0), min(max(o, 0.0), 1.0)
+    for stated, observed, n in record.points:
+        share = min(max(observed, 0.0), 1.0)
         low, high = wilson(share, n)
+        place = {"x": across(min(max(stated, 0.0), 1.0)), "y": up(share), "low": up(low), "high": up(high)}
+        shown = {"stated": percent(stated), "observed": percent(observed), "rows": number(float(n))}
         radius = round(2.5 + 4.5 * math.sqrt(n / most), 1) if classes else 4.0
-        place = (across(stated_share), up(share), up(low), up(high), radius)
-        bins.append(Bin(*place, stated=percent(s), observed=percent(o), rows=number(float(n))))
-    words = ("how sure the model said it was", "how often it was right")
-    words = words if classes else ("size of the interval asked for", "share of rows inside it")
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    return Calibration(
-        *words, bins, [(across(v), percent(v)) for v in ticks], [(up(v), percent(v)) for v in ticks],
-        (left, right, top, bottom),
-    )  # fmt: skip
+        bins.append(SimpleNamespace(**place, **shown, radius=radius))
+    labels = ("confidence", "accuracy") if classes else ("size of the interval", "share of rows inside")
+    ticks = [[(scale(v), percent(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)] for scale in (across, up)]
+    return SimpleNamespace(
+        x_label=labels[0], y_label=labels[1], bins=bins, x_ticks=ticks[0], y_ticks=ticks[1]
+    )
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One quantity over the epochs: a thin line per replicate, a bold one for their median."""
-
-    key: str
-    title: str
-    lines: Sequence[str]
-    middle: str
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    frame: tuple[float, float, float, float]
-    first: str
-    last: str
-    epochs: str
-    log: bool
+def curves(record: Record) -> list[SimpleNamespace]:
+    """A panel per quantity: a thin line per replicate, a bold one for their median."""
+    panels = []
+    for key in _CURVES:
+        found = [
+            (point["epoch"][0], point[key]) for point in record.curves if key in point and "epoch" in point
+        ]
+        points = sorted((each for each in found if each[0] is not None), key=lambda each: each[0])
+        finite = [(epoch, [v for v in values if v is not None]) for epoch, values in points]
+        middle = [(epoch, median(values)) for epoch, values in finite if values]
+        if len(middle) > 1:
+            panels.append(_panel(key, points, middle, [v for _, values in finite for v in values]))
+    return panels
 
 
-def curves(record: Record) -> list[Panel]:
-    """A panel for each known quantity, then for the others, as far as they have two finite points."""
-    known = [key for key in _CURVES if key in record.curves]
-    others = [key for key in record.curves if key not in _CURVES]
-    panels = (_panel(key, record.curves[key]) for key in known + others)
-    return [panel for panel in panels if panel is not None]
-
-
-def _panel(key: str, points: Sequence[tuple[float, Sequence[float | None]]]) -> Panel | None:
-    finite = [(epoch, [v for v in values if v is not None]) for epoch, values in points]
-    middle = [(epoch, median(values)) for epoch, values in finite if values]
-    if len(middle) < 2:
-        return None
-    every = [v for _, values in finite for v in values]
+def _panel(key: str, points: Any, middle: Sequence[tuple[float, float]], every: Any) -> SimpleNamespace:
     low, high = min(every), max(every)
-    log = low > 0 and high / low > 30
+    log, show = low > 0 and high / low > 30, number
     if key == "density":
-        low, log = 0.0, False
-    left, right, top, bottom = _LEFT + 8, WIDTH - _RIGHT, _TOP, HEIGHT - _BOTTOM
-    across = Scale(middle[0][0], middle[-1][0], left, right)
-    up = Scale(low, high, bottom, top, log)
+        low, log, show = 0.0, False, percent  # type: ignore[assignment]
+    across, up = Scale(middle[0][0], middle[-1][0], LEFT, RIGHT), Scale(low, high, BOTTOM, TOP, log)
     width = max(len(values) for _, values in points)
     lines = [
-        _path(
-            [(across(e), up(v)) for e, values in points if k < len(values) and (v := values[k]) is not None]
-        )
+        _path([(across(e), up(v)) for e, vs in points if k < len(vs) and (v := vs[k]) is not None])
         for k in range(width if width > 1 else 0)
     ]
-    show = percent if key == "density" else number
-    return Panel(
-        key=key,
-        title=_CURVES.get(key, key),
+    return SimpleNamespace(
+        title=_CURVES[key],
         lines=[line for line in lines if line],
         middle=_path([(across(e), up(v)) for e, v in middle]),
         x_ticks=across.ticks(),
-        y_ticks=[(place, percent(value) if key == "density" else number(value))
-                 for value in _round_values(low, high, log) for place in (up(value),)],
-        frame=(left, right, top, bottom),
+        y_ticks=up.ticks(show),
         first=show(middle[0][1]),
         last=show(middle[-1][1]),
         epochs=number(middle[-1][0]),
         log=log,
-    )  # fmt: skip
+    )
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """At most 400 points of a line: more than a chart of this width can show."""
-    if len(points) > 400:
-        step = len(points) / 400
-        points = [points[int(k * step)] for k in range(400)] + [points[-1]]
     return " ".join(f"{x:g},{y:g}" for x, y in points)
-
-
-def measures(models: Sequence[Model]) -> list[Metric]:
-    """Every measure that any of the models has, in the order in which they come."""
-    return [metric(key) for key in dict.fromkeys(key for model in models for key in model.metrics)]

@@ -1,7 +1,7 @@
-"""A record to one HTML page that needs nothing else: no network, no other file, no script but its own.
+"""A record to one self-contained HTML page.
 
-Whatever comes from the data is escaped, and the page's own policy allows exactly the style and the script
-it was written with, by their hashes: a name that holds markup is shown, never run.
+Everything that comes from the data is escaped. In addition, the page's content security policy allows only
+its own style and script, by their hashes, so markup in a name is shown and never run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import sparsebnn
 from sparsebnn.app.report import charts, drawing, words
-from sparsebnn.app.report.record import Figure, Model, Record, Row, parse, read
+from sparsebnn.app.report.record import Figure, Record, parse, read
 from sparsebnn.checks import invalid
 from sparsebnn.io.files import atomic_write
 
@@ -27,8 +27,8 @@ _VALUE_COLUMNS = 6
 
 
 def write(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Read ``folder/record.json``, write ``folder/report.html`` (or ``out``) whole or not at all."""
-    page = render(read(folder))
+    """Write ``folder/report.html`` (or ``out``) from ``folder/record.json``."""
+    page = _rendered(read(folder))
     target = Path(folder) / "report.html" if out is None else Path(out)
     if target.is_dir():
         raise invalid("out", "report", "a file", f"the folder {str(target)!r}", "Name a file: report.html")
@@ -37,16 +37,18 @@ def write(folder: str | Path, out: str | Path | None = None) -> Path:
     return target
 
 
-def render(record: Record | Mapping[str, Any]) -> str:
-    """The page as text, from a record or from what ``record.json`` holds.
+def render(record: Mapping[str, Any]) -> str:
+    """The page as text, from the content of ``record.json``.
 
     >>> page = render({"format_version": 1, "task": "regression", "target": "<b>price</b>"})
     >>> "<b>price</b>" in page, "&lt;b&gt;price&lt;/b&gt;" in page
     (False, True)
     """
-    given = record if isinstance(record, Record) else parse(record)
-    template = _environment().get_template("report.html.j2")
-    return template.render(**_context(given))
+    return _rendered(parse(record))
+
+
+def _rendered(record: Record) -> str:
+    return _environment().get_template("report.html.j2").render(**_context(record))
 
 
 @functools.cache
@@ -79,108 +81,93 @@ def _hash(text: str) -> str:
 
 
 def _context(record: Record) -> dict[str, Any]:
-    from markupsafe import Markup  # jinja2 brings it
+    from markupsafe import Markup  # jinja2 depends on it
 
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    headline = words.headline(record)
     models = [*record.models, *record.baselines]
+    measures = [words.metric(key) for key in dict.fromkeys(key for model in models for key in model.metrics)]
+    columns = [_cells(measure, models) for measure in measures]
     return {
         "record": record,
         "version": sparsebnn.__version__,
-        # Our own files, not data: they must stay as they are for their hashes to hold.
+        # Our own files, not data: escaping would change their hashes.
         "style": Markup(style),
         "script": Markup(script),
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "sentences": words.sentences(record),
-        "cards": _cards(record, headline),
-        "measures": charts.measures(models),
-        "models": _model_rows(record),
+        "cards": _cards(record),
+        "measures": measures,
+        "models": [
+            (model.name, place < len(record.models), [cells[place] for cells in columns])
+            for place, model in enumerate(models)
+        ],
         "calibration": charts.calibration(record),
         "size": (charts.WIDTH, charts.HEIGHT),
+        "frame": charts.FRAME,
         "inputs": words.ranked(record.inputs),
         "first_inputs": _FIRST_INPUTS,
         "directions": words.DIRECTIONS,
-        "interval": words.interval,
+        "effect_interval": lambda each: words.interval(Figure(0.0, each.effect_low, each.effect_high), False),
         "row_groups": [
-            ("Most certain", record.certain, _value_columns(record, record.certain)),
-            ("Least certain", record.uncertain, _value_columns(record, record.uncertain)),
+            (title, rows, _value_columns(record, rows))
+            for title, rows in (("Most certain", record.certain), ("Least certain", record.uncertain))
         ],
         "drawing": drawing.draw(record),
         "curves": charts.curves(record),
     }
 
 
-def _cards(record: Record, headline: words.Metric) -> list[tuple[str, str, str]]:
+def _cards(record: Record) -> list[tuple[str, str, str]]:
     """(figure, what it is, its interval or context): the four numbers at the top."""
     cards = []
-    own = record.models[0].metrics.get(headline.key) if record.models else None
-    if own is not None and own.value is not None:
-        show = words.percent if headline.as_percent else words.number
-        between = words.interval(own, headline.as_percent)
-        cards.append((show(own.value), headline.label, f"95% interval {between}" if between else ""))
+    measure, own = words.headline(record)
+    if own.value is not None:
+        show = words.percent if measure.as_percent else words.number
+        between = words.interval(own, measure.as_percent)
+        cards.append((show(own.value), measure.label, f"95% interval {between}" if between else ""))
     if record.inputs:
         kept = sum(each.selected for each in record.inputs)
         cards.append((f"{kept} of {len(record.inputs)}", "inputs used", ""))
     if record.density is not None:
-        seeds = "" if not record.replicates else f"{record.replicates} replicates"
-        seeds = "1 replicate" if record.replicates == 1 else seeds
-        cards.append((words.percent(record.density), "of connections kept", seeds))
-    if record.train_rows is not None and record.test_rows is not None:
-        cards.append(
-            (words.number(float(record.test_rows)), "unseen rows", f"learned from {record.train_rows:,}")
-        )
+        count = record.replicates
+        context = f"{count} replicate{'' if count == 1 else 's'}" if count else ""
+        cards.append((words.percent(record.density), "of connections kept", context))
+    if record.data.train_rows is not None and record.data.test_rows is not None:
+        rows = words.number(float(record.data.test_rows))
+        cards.append((rows, "unseen rows", f"trained on {record.data.train_rows:,}"))
     return cards
 
 
-def _model_rows(record: Record) -> list[tuple[str, bool, list[dict[str, Any]]]]:
-    """Per model: its name, whether it is ours, and a cell per measure."""
-    models = [*record.models, *record.baselines]
-    columns = [_cells(measure, models) for measure in charts.measures(models)]
-    return [
-        (model.name, place < len(record.models), [cells[place] for cells in columns])
-        for place, model in enumerate(models)
-    ]
-
-
-def _cells(measure: words.Metric, models: Sequence[Model]) -> list[dict[str, Any]]:
-    """One measure of every model. The best is marked where it can be told from the second as shown."""
-    figures = [model.metrics.get(measure.key, Figure(None)) for model in models]
+def _cells(measure: words.Metric, models: Sequence[Any]) -> list[dict[str, Any]]:
+    """One measure of every model. The best is marked if its shown value differs from all others."""
+    figures = [model.metrics.get(measure.key, Figure()) for model in models]
     shown = [
         words.percent(f.value, fine=True) if measure.as_percent else words.measured(f.value) for f in figures
     ]
-    best = _best(figures, measure)
-    winners = [
-        text for figure, text in zip(figures, shown) if figure.value is not None and figure.value == best
-    ]
-    alone = len(winners) == 1 and shown.count(winners[0]) == 1
+    order = max if measure.higher_is_better else min
+    best = order((f.value for f in figures if f.value is not None), default=None)
+    winners = [text for figure, text in zip(figures, shown) if figure.value == best]
+    alone = best is not None and len(winners) == 1 and shown.count(winners[0]) == 1
     return [
         {
             "value": text,
             "interval": words.interval(figure, measure.as_percent, fine=True),
             "span": charts.span(figure, figures),
-            "best": alone and figure.value is not None and figure.value == best,
+            "best": alone and figure.value == best,
         }
         for figure, text in zip(figures, shown)
     ]
 
 
-def _best(figures: Sequence[Figure], measure: words.Metric) -> float | None:
-    values = [each.value for each in figures if each.value is not None]
-    if not values:
-        return None
-    return max(values) if measure.higher_is_better else min(values)
-
-
-def _value_columns(record: Record, rows: Sequence[Row]) -> list[str]:
-    """The columns worth showing beside a prediction: those of the surest inputs, then the first ones."""
-    there = list(dict.fromkeys(key for row in rows for key in row.values))
+def _value_columns(record: Record, rows: Sequence[Any]) -> list[str]:
+    """Columns to show next to a prediction: those of the highest-ranked inputs, then the first ones."""
+    names = list(dict.fromkeys(key for row in rows for key in row.values))
     ranked = words.ranked(record.inputs)
 
     def rank(column: str) -> int:
-        # An input made from a column is named after it: "city = Oslo".
-        matches = (k for k, each in enumerate(ranked) if each.name == column or each.name.startswith(column))
-        return next(matches, len(ranked))
+        # Inputs made from a column begin with its name: "city = Oslo".
+        return next((k for k, each in enumerate(ranked) if each.name.startswith(column)), len(ranked))
 
-    return sorted(there, key=lambda column: (rank(column), there.index(column)))[:_VALUE_COLUMNS]
+    return sorted(names, key=lambda column: (rank(column), names.index(column)))[:_VALUE_COLUMNS]

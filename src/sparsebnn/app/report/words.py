@@ -1,71 +1,52 @@
-"""What was learned, in three sentences: how well, from which inputs, and whether to trust its certainty.
+"""The report's text: numbers as shown, and three sentences on accuracy, inputs and calibration.
 
-A difference is called one only where the two intervals do not overlap; otherwise the sentence says that
-the held-out rows do not tell the two apart.
+Two models are called different only if their 95% intervals do not overlap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sparsebnn.app.report.record import Figure, Input, Model, Record
+from sparsebnn.app.report.record import Figure, Record
 
-__all__ = [
-    "Metric",
-    "DIRECTIONS",
-    "headline",
-    "ranked",
-    "metric",
-    "sentences",
-    "number",
-    "measured",
-    "percent",
-    "interval",
-]
+__all__ = ["headline", "interval", "measured", "metric", "number", "percent", "ranked", "sentences"]
+
+DIRECTIONS = {"+": ("↗", "raises"), "-": ("↘", "lowers"), "mixed": ("↕", "both ways")}
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a measure is called and read."""
+class Metric(NamedTuple):
+    """A measure's name, its explanation, and how to read it."""
 
     key: str
     label: str
-    means: str
-    higher_is_better: bool
+    means: str = ""
+    higher_is_better: bool = True
     as_percent: bool = False
 
 
 _METRICS = (
     Metric("accuracy", "Accuracy", "share of rows predicted correctly", True, True),
-    Metric("r2", "R²", "share of the differences between rows that is explained", True),
+    Metric("r2", "R²", "share of the variance explained", True),
     Metric("rmse", "RMSE", "typical size of an error, in units of the target", False),
-    Metric("mae", "Mean error", "mean absolute error, in units of the target", False),
-    Metric("nll", "Log-loss", "penalty for being sure of the wrong answer", False),
+    Metric("nll", "Log-loss", "penalty for confident wrong predictions", False),
     Metric("brier", "Brier score", "squared error of the probabilities", False),
-    Metric("ece", "Calibration error", "mean gap between stated and observed certainty", False),
-    Metric("crps", "CRPS", "error of the whole predictive distribution", False),
-    Metric("coverage", "Coverage", "share of rows inside their interval", True, True),
-    Metric("auc", "AUC", "chance that a row of the class ranks above one that is not", True),
-    Metric(
-        "balanced_accuracy", "Balanced accuracy", "accuracy with every class counting the same", True, True
-    ),
+    Metric("ece", "Calibration error", "mean gap between confidence and accuracy", False),
 )
-DIRECTIONS = {"+": "raises", "-": "lowers", "mixed": "both ways"}
 
 
 def metric(key: str) -> Metric:
-    """What is known of a measure; an unknown one keeps its own name.
+    """A measure by its key; an unknown one is shown under its key.
 
     >>> metric("nll").label, metric("pinball").label
     ('Log-loss', 'pinball')
     """
-    return next((each for each in _METRICS if each.key == key), Metric(key, key, "", True))
+    return next((each for each in _METRICS if each.key == key), Metric(key, key))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Three significant digits, an en dash for what is missing, a true minus sign.
+    """Three significant digits, an en dash for None, a true minus sign.
 
     >>> number(0.12345), number(-2.0), number(None), number(123456.0)
     ('0.123', '−2', '–', '123,456')
@@ -77,7 +58,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def measured(value: float | None) -> str:
-    """As :func:`number`, with its trailing zeros: the digits that were measured.
+    """Like :func:`number`, with trailing zeros.
 
     >>> measured(0.5), measured(54.2), measured(5321.0)
     ('0.500', '54.2', '5,321')
@@ -88,7 +69,7 @@ def measured(value: float | None) -> str:
 
 
 def percent(value: float | None, fine: bool = False) -> str:
-    """Per cent, with a decimal near the ends or if ``fine``, and never 100% for what is less than all.
+    """Percent, with one decimal near 0 and 100 or if ``fine``; values below 1 are never shown as 100%.
 
     >>> percent(0.5), percent(0.0834), percent(0.9996), percent(1.0), percent(0.861, fine=True)
     ('50%', '8.3%', '>99.9%', '100%', '86.1%')
@@ -107,154 +88,125 @@ def percent(value: float | None, fine: bool = False) -> str:
 
 
 def interval(figure: Figure, as_percent: bool, fine: bool = False) -> str:
-    """``low to high``, empty when there is none."""
+    """``low to high``, empty if there is no interval."""
     if figure.low is None or figure.high is None:
         return ""
     low, high = (percent(end, fine) if as_percent else measured(end) for end in (figure.low, figure.high))
     return f"{low} to {high}"
 
 
-def headline(record: Record) -> Metric:
-    """The measure that the first sentence speaks of."""
-    return metric("accuracy" if record.task == "classification" else "r2")
+def headline(record: Record) -> tuple[Metric, Figure]:
+    """The measure that the report begins with, and its value for the averaged model."""
+    measure = metric("accuracy" if record.task == "classification" else "r2")
+    return measure, record.models[0].metrics.get(measure.key, Figure()) if record.models else Figure()
 
 
 def sentences(record: Record) -> list[str]:
-    """The three sentences; one that the record has nothing to say about says so."""
-    return [_how_well(record), _which_inputs(record), _how_sure(record)]
+    """The three sentences; where the record has no data for one, it says so."""
+    return [_accuracy(record), _inputs(record), _calibration(record)]
 
 
-def _how_well(record: Record) -> str:
-    measure = headline(record)
-    own = record.models[0].metrics.get(measure.key) if record.models else None
-    if own is None or own.value is None:
-        return f"The model predicts “{record.target}”; how well it does on unseen rows was not measured."
+def _accuracy(record: Record) -> str:
+    measure, own = headline(record)
+    if own.value is None:
+        return f"The model predicts “{record.target}”; its accuracy on unseen rows was not measured."
     between = interval(own, True)
     sure = f" (95% interval {between})" if between else ""
     if measure.key == "accuracy":
-        start = f"The model gets “{record.target}” right for {percent(own.value)} of unseen rows{sure}"
+        start = (
+            f"The model predicts “{record.target}” correctly for {percent(own.value)} of unseen rows{sure}"
+        )
     elif own.value <= 0:
         start = f"The model predicts “{record.target}” no better than its mean does{sure}"
     else:
         share = percent(own.value)
-        start = f"The model explains {share} of the variation of “{record.target}” in unseen rows{sure}"
-    return f"{start}{_beside(own, measure, record.baselines)}."
+        start = f"The model explains {share} of the variance of “{record.target}” in unseen rows{sure}"
+    return f"{start}{_comparison(own, measure, record.baselines)}."
 
 
-def _beside(own: Figure, measure: Metric, baselines: Sequence[Model]) -> str:
-    """How that compares with the simplest and with the best of the baselines."""
-    known = [each for each in baselines if (f := each.metrics.get(measure.key)) and f.value is not None]
-    if not known:
-        return ""
-    known.sort(key=lambda each: each.metrics[measure.key].value or 0.0)
-    worst, best = known[0], known[-1]
-    said = [f"{_verdict(own, best.metrics[measure.key])} {best.name} ({_shown(best, measure)})"]
-    if worst is not best:
-        said.append(f"{_verdict(own, worst.metrics[measure.key])} {worst.name} ({_shown(worst, measure)})")
-    return ": " + " and ".join(said)
-
-
-def _shown(model: Model, measure: Metric) -> str:
-    return percent(model.metrics[measure.key].value)
+def _comparison(own: Figure, measure: Metric, baselines: Sequence[Any]) -> str:
+    """How the model compares with the best and the worst baseline."""
+    figures = {each.name: each.metrics.get(measure.key, Figure()) for each in baselines}
+    known = sorted((f.value, name) for name, f in figures.items() if f.value is not None)
+    ends = dict.fromkeys([known[-1], known[0]]) if known else {}
+    said = [f"{_verdict(own, figures[name])} {name} ({percent(value)})" for value, name in ends]
+    return f": {' and '.join(said)}" if said else ""
 
 
 def _verdict(own: Figure, other: Figure) -> str:
-    """Better or worse only where the intervals lie apart.
-
+    """
     >>> _verdict(Figure(0.9, 0.88, 0.92), Figure(0.8, 0.78, 0.82))
     'clearly better than'
     >>> _verdict(Figure(0.9, 0.8, 0.95), Figure(0.92, 0.85, 0.97))
     'not clearly different from'
     """
     if own.low is None or own.high is None or other.low is None or other.high is None:
-        return "beside"
+        return "compared with"
     if own.low > other.high:
         return "clearly better than"
     return "clearly worse than" if own.high < other.low else "not clearly different from"
 
 
-def _which_inputs(record: Record) -> str:
+def _inputs(record: Record) -> str:
     if not record.inputs:
         return "Which inputs matter was not recorded."
     kept = [each for each in ranked(record.inputs) if each.selected]
-    total, does = len(record.inputs), _does(record)
-    share = "" if record.density is None else f", with {percent(record.density)} of the network’s connections"
+    total, share = len(record.inputs), ""
+    if record.density is not None:
+        share = f" and {percent(record.density)} of the network’s connections"
     if not kept:
-        return f"None of the {total} inputs is clearly needed{_used_all_the_same(record, share)}."
-    if len(kept) == 1:
-        return f"Of {total} inputs it needs one, {_named(kept, does)}{share}."
-    lead = "all" if len(kept) == total else f"{len(kept)}"
-    most = f", above all {_named(kept[:3], does)}" if len(kept) > 4 else f": {_named(kept, does)}"
-    return f"Of {total} inputs it needs {lead}{share}{most}."
+        return f"None of the {total} inputs is clearly needed{_sparse_model(record, share)}."
+    count = f"all {total}" if len(kept) == total else f"{len(kept)} of {total}"
+    most = f", most clearly {_listed(kept[:3], record)}" if len(kept) > 4 else f": {_listed(kept, record)}"
+    return f"It uses {count} inputs{share}{most}."
 
 
-def _used_all_the_same(record: Record, share: str) -> str:
-    """What the sparse model rests on where no input has shown its worth; nothing where that is not known.
+def _sparse_model(record: Record, share: str) -> str:
+    """What the sparse model uses if no input is clearly needed; empty if that is not known.
 
-    It is a constant only where no chain of kept connections leads from an input to an output, in any
-    replicate (``stability`` 0 everywhere).
+    It is a constant only if no path of kept connections reaches an output in any replicate (``stability``
+    0 for every input).
     """
     known = [each.stability for each in record.inputs if each.stability is not None]
     reaching = sum(stability > 0 for stability in known)
     if reaching:
-        return f", though the sparse model uses {reaching} of them{share}"
-    if len(known) == len(record.inputs) and (record.network is None or not record.network.of):
+        return f", although the sparse model uses {reaching} of them{share}"
+    if len(known) == len(record.inputs) and (record.network is None or not record.network.edges):
         return ": the sparse model is a constant"
     return ""
 
 
-def ranked(inputs: Sequence[Input]) -> list[Input]:
-    """The surest first; those equally sure to three digits by the size of their effect."""
-    return sorted(inputs, key=lambda i: (-round(i.inclusion or 0.0, 3), -abs(i.effect.value or 0.0), i.name))
+def ranked(inputs: Sequence[Any]) -> list[Any]:
+    """Inputs by inclusion, to three digits, then by the size of their effect."""
+    return sorted(inputs, key=lambda i: (-round(i.inclusion or 0.0, 3), -abs(i.effect or 0.0), i.name))
 
 
-def _does(record: Record) -> dict[str, str]:
-    """What a direction means: of a number up or down; of two classes towards the second or away from it."""
+def _listed(inputs: Sequence[Any], record: Record) -> str:
+    """Names with the direction of their effects, as a list in words."""
+    does: Mapping[str, str] = {}
     if record.task == "regression":
-        return {"+": " (pushes it up)", "-": " (pushes it down)"}
-    if len(record.classes) != 2:
-        return {}
-    second = record.classes[1]
-    return {"+": f" (towards “{second}”)", "-": f" (away from “{second}”)"}
+        does = {"+": " (raises it)", "-": " (lowers it)"}
+    elif len(record.classes) == 2:
+        does = {"+": f" (towards “{record.classes[1]}”)", "-": f" (away from “{record.classes[1]}”)"}
+    names = [f"“{each.name}”{does.get(each.direction, '')}" for each in inputs]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _named(inputs: Sequence[Input], does: dict[str, str]) -> str:
-    """Names with what they do, as a list in words."""
-    words = [f"“{each.name}”{does.get(each.direction or '', '')}" for each in inputs]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _how_sure(record: Record) -> str:
+def _calibration(record: Record) -> str:
+    if not record.points:
+        return "Whether its probabilities can be trusted was not measured."
     if record.task == "classification":
-        return _sure_of_classes(record)
-    pairs = _pairs(record, "level", "coverage")
-    if not pairs:
-        return "Whether its stated certainty can be trusted was not measured."
-    level, coverage = min(pairs, key=lambda pair: abs(pair[0] - 0.9))
-    said = f"Its {percent(level)} intervals contained the truth for {percent(coverage)} of unseen rows"
-    return f"{said}, so {_trust(coverage - level, level, record.test_rows)}."
+        rows = sum(n for _, _, n in record.points)
+        stated, observed = (sum(point[k] * point[2] for point in record.points) / rows for k in (0, 1))
+        said = f"Its mean confidence is {percent(stated)}, and it is right for {percent(observed)} of rows"
+    else:
+        stated, observed, rows = min(record.points, key=lambda point: abs(point[0] - 0.9))
+        said = f"Its {percent(stated)} intervals contain the truth for {percent(observed)} of unseen rows"
+    return f"{said}: {_trust(observed - stated, stated, rows)}."
 
 
-def _sure_of_classes(record: Record) -> str:
-    bins = list(zip(*(record.calibration.get(key, ()) for key in ("confidence", "accuracy", "rows"))))
-    full = [(c, a, n) for c, a, n in bins if c is not None and a is not None and n]
-    rows = sum(n for _, _, n in full)
-    if not rows:
-        return "Whether its stated certainty can be trusted was not measured."
-    stated = sum(c * n for c, _, n in full) / rows
-    right = sum(a * n for _, a, n in full) / rows
-    said = f"On average it says it is {percent(stated)} sure and is right {percent(right)} of the time"
-    return f"{said}, so {_trust(right - stated, stated, int(rows))}."
-
-
-def _trust(gap: float, stated: float, rows: int | None) -> str:
-    """Whether the gap is larger than two standard errors of a share of that many rows."""
-    spread = math.sqrt(max(stated * (1 - stated), 1e-4) / max(rows or 1, 1))
-    if abs(gap) <= 2 * spread:
-        return "its certainty can be taken at its word, as far as these rows can tell"
-    return "it is too cautious" if gap > 0 else "it is surer than it should be"
-
-
-def _pairs(record: Record, first: str, second: str) -> list[tuple[float, float]]:
-    both = zip(record.calibration.get(first, ()), record.calibration.get(second, ()))
-    return [(a, b) for a, b in both if a is not None and b is not None]
+def _trust(gap: float, stated: float, rows: float) -> str:
+    """Whether the gap exceeds two standard errors of a share of that many rows."""
+    if abs(gap) <= 2 * math.sqrt(max(stated * (1 - stated), 1e-4) / max(rows, 1)):
+        return "well calibrated, as far as these rows can show"
+    return "underconfident" if gap > 0 else "overconfident"

@@ -15,9 +15,6 @@ import torch
 
 from sparsebnn.io.data.files import ARRAYS, IDX_FILES, Arrays, DataError, Dataset, as_bytes, idx_bytes
 
-__all__ = ["CATALOGUE", "Entry", "digits", "verify"]
-
-
 # Bytes of each idx file: 60,000 and 10,000 images of 28 by 28 pixels.
 _SIZES = dict(zip(ARRAYS, (47_040_016, 60_008, 7_840_016, 10_008)))
 

@@ -1,6 +1,6 @@
 """A published data set to the cache: fetched with pooch, resumed where it broke off, checked first.
 
-A file is written beside its name as ``….partial`` and gets its name when its content has the right
+A file is written as ``….partial`` and renamed when its content has the right
 checksum. One that broke off stays partial and is gone on with the next time; one that is wrong is removed.
 Neither the file nor what it unpacks to may be larger than the published one.
 """
@@ -16,8 +16,6 @@ from typing import Any, BinaryIO, TextIO
 
 from sparsebnn.io.data.catalogue import Entry
 from sparsebnn.io.data.files import IDX_FILES, DataError, unpacked
-
-__all__ = ["fetch"]
 
 _BY_HAND = "Or fetch its files by hand into a folder and pass that folder's path."
 _SECONDS = 30.0
@@ -53,7 +51,7 @@ class _Elsewhere(Exception):
 
 
 class _Misfit(Exception):
-    """What is there is not the beginning of the file at this home, or more than the whole file."""
+    """The partial file does not match the beginning of the file at this address."""
 
 
 class _Bounded:
@@ -73,7 +71,7 @@ class _Bounded:
 
 
 def fetch(entry: Entry, folder: Path) -> None:
-    """Have the four files of a data set in ``folder``, each checked; those that are there are left alone."""
+    """Have the four files of a data set in ``folder``, each checked; existing ones are kept."""
     for array, sha256 in entry.sha256.items():
         target = folder / f"{IDX_FILES[array]}.gz"
         if not target.exists():
@@ -92,7 +90,7 @@ def _from_any(entry: Entry, array: str, target: Path, sha256: str) -> None:
 
 
 def _from(url: str, target: Path, sha256: str, title: str, size: int) -> None:
-    """One file from one place; a first try may go on from what is there, a second begins anew."""
+    """One file from one place; the first try continues a partial file, the second starts over."""
     partial = target.with_name(f"{target.name}.partial")
     resumed = partial.exists() and partial.stat().st_size > 0
     try:

@@ -21,21 +21,6 @@ from torch import Tensor
 
 from sparsebnn.checks import InvalidInput, check_rows, invalid
 
-__all__ = [
-    "ARRAYS",
-    "IDX_FILES",
-    "Arrays",
-    "DataError",
-    "Dataset",
-    "as_bytes",
-    "as_dataset",
-    "holds_data",
-    "idx_bytes",
-    "read",
-    "read_idx",
-    "unpacked",
-]
-
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 IDX_FILES = {
     "x_train": "train-images-idx3-ubyte",
@@ -210,10 +195,10 @@ def read(path: Path, most: Mapping[str, int] | None = None) -> Arrays:
         raise invalid("name", "data.load", expected, f"{path} with {len(packed)} .npz files")
     if path.suffix == ".npz":
         return read_npz(path, most)
-    read_idx(path)  # a file that is not idx is told so before its neighbours are missed
+    read_idx(path)  # report a wrong format before missing neighbors
     idx = _idx_in(path.parent)
     if idx is None:
-        expected = f"beside its three neighbours of {', '.join(IDX_FILES.values())} (or .gz)"
+        expected = f"in one folder with its three neighbors of {', '.join(IDX_FILES.values())} (or .gz)"
         raise invalid("name", "data.load", expected, path)
     return _read_all(idx, most)
 
