@@ -601,11 +601,12 @@ SB_API void sb_run(const sb_network *network, const float *x, size_t rows, float
     for (b = 0; b < blocks; ++b) {
         const size_t first = b * block, left = rows - first, n = left < block ? left : block;
         const size_t step = n > 2 ? n : 1; /* two rows are faster one by one */
-        float *own = scratch;
-        size_t r;
+        size_t r, thread = 0;
+        float *own;
 #ifdef _OPENMP
-        own += (size_t)omp_get_thread_num() * sb_floats(network);
+        thread = (size_t)omp_get_thread_num();
 #endif
+        own = scratch + thread * sb_floats(network);
         for (r = first; r < first + n; r += step) {
             const float *in = x + r * (size_t)network->inputs;
             float *out = y + r * (size_t)network->outputs;

@@ -93,9 +93,10 @@ class Op:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The ops of a network for inputs of one shape."""
+    """The ops of a network for inputs of one shape; ``spans`` are the modules that each op stands for."""
 
     ops: tuple[Op, ...]
+    spans: tuple[tuple[nn.Module, ...], ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     quantized: bool = False
@@ -281,6 +282,24 @@ def _take(module: Take, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
     return op, (len(index), *shape[1:])
 
 
+def _elementwise(shape: tuple[int, ...], bend: dict[str, Any]) -> Op:
+    return Op(**_shaped((int(np.prod(shape)),)), kind=KINDS.index("activation"), **bend)
+
+
+def _op(module: nn.Module, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
+    """The op of a module that is no activation, and the shape of its outputs."""
+    if isinstance(module, nn.Linear):
+        return _linear(module, shape)
+    if isinstance(module, nn.Conv1d | nn.Conv2d):
+        return _conv(module, shape)
+    if type(module) in _POOLS:
+        return _pool(module, shape)
+    if isinstance(module, Take):
+        return _take(module, shape)
+    expected = "made of Linear, Conv1d, Conv2d, activations, pools and Flatten"
+    raise invalid("network", "lower", expected, type(module).__name__)
+
+
 def _flat(module: nn.Flatten, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(module(torch.empty(1, *shape)).shape[1:]) or shape
 
@@ -293,29 +312,23 @@ def lower(network: nn.Module, input_shape: Sequence[int]) -> Program:
     [('linear', 'relu'), ('linear', 'identity')]
     """
     shape = tuple(int(size) for size in input_shape)
-    first, ops = shape, list[Op]()
+    first, ops, spans, waiting = shape, list[Op](), list[list[nn.Module]](), list[nn.Module]()
     for module in chain(network):
         bend = _activation(module)
+        waiting.append(module)
         if isinstance(module, nn.Identity):
             continue
         if isinstance(module, nn.Flatten):
             shape = _flat(module, shape)
-        elif bend is not None:
-            if ops and ops[-1].name in ("linear", "conv") and ops[-1].activation == 0:
-                ops[-1] = replace(ops[-1], **bend)
-            else:
-                ops.append(Op(**_shaped((int(np.prod(shape)),)), kind=KINDS.index("activation"), **bend))
+            continue
+        if bend is not None and ops and ops[-1].name in ("linear", "conv") and ops[-1].activation == 0:
+            ops[-1] = replace(ops[-1], **bend)
+            spans[-1] += waiting
         else:
-            if isinstance(module, nn.Linear):
-                op, shape = _linear(module, shape)
-            elif isinstance(module, nn.Conv1d | nn.Conv2d):
-                op, shape = _conv(module, shape)
-            elif type(module) in _POOLS:
-                op, shape = _pool(module, shape)
-            elif isinstance(module, Take):
-                op, shape = _take(module, shape)
-            else:
-                expected = "made of Linear, Conv1d, Conv2d, activations, pools and Flatten"
-                raise invalid("network", "lower", expected, type(module).__name__)
+            op, shape = _op(module, shape) if bend is None else (_elementwise(shape, bend), shape)
             ops.append(op)
-    return Program(tuple(ops), first, shape)
+            spans.append(waiting)
+        waiting = []
+    if spans:
+        spans[-1] += waiting
+    return Program(tuple(ops), tuple(map(tuple, spans)), first, shape)
