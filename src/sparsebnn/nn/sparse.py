@@ -124,11 +124,12 @@ class SparseNetwork(nn.Module):
     ``input_shape`` is the shape of one row, which convolutions need to be measured at once; without it that
     happens with the first batch. Choices are made for ``batch_sizes`` and apply to those near them.
 
-    >>> network = nn.Sequential(nn.Linear(8, 20), nn.ReLU(), nn.Linear(20, 3))
-    >>> _ = nn.utils.prune.random_unstructured(network[0], "weight", 0.9)
+    >>> import sparsebnn
+    >>> from sparsebnn.init import Initial, Normal
+    >>> network = sparsebnn.mlp([8, 20, 3], initial=Initial(inclusion_logit=Normal(-2, 1)))
     >>> sparse = SparseNetwork(network)
     >>> x = torch.randn(5, 8)
-    >>> torch.allclose(sparse(x), network(x), atol=1e-5)
+    >>> torch.allclose(sparse(x), compact(network).network(x), atol=1e-5)
     True
     """
 
