@@ -80,6 +80,7 @@ def _onnx(dense: nn.Module, x: Tensor, threads: int) -> Run | None:
 
 def _compiled(dense: nn.Module, x: Tensor) -> Run | None:
     try:
+        torch._dynamo.reset()  # of networks before this one; there is a limit to their number
         run = torch.compile(dense, dynamic=False)
         run(x)
     except Exception as error:  # the compiler needs a C++ compiler of the system, among other things

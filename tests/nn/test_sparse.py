@@ -171,6 +171,20 @@ def test_extreme_values(activation):
     torch.testing.assert_close(found, activation(x), rtol=2e-6, atol=1e-6, equal_nan=True)
 
 
+@needs_compiler
+def test_several_threads_in_a_call():
+    """Enough work for two of them, and a number of rows that leaves a block incomplete."""
+    before = torch.get_num_threads()
+    network = pruned(nn.Sequential(nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, 90), nn.Tanh()), 0.5)
+    program = lower(network, [200])
+    assert 1003 * program.products > 4_000_000
+    torch.set_num_threads(2)
+    try:
+        check(network, 200, rows=(1, 1003, 5, 1003))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_median_models():
     """A Bayesian network is compacted; both give the same."""
     initial = sparsebnn.init.Initial(inclusion_logit=sparsebnn.init.Normal(-2.0, 1.0))

@@ -596,7 +596,7 @@ SB_API void sb_run(const sb_network *network, const float *x, size_t rows, float
     size_t b;
     (void)threads;
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) if (threads > 1 && blocks > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && blocks > 1)
 #endif
     for (b = 0; b < blocks; ++b) {
         const size_t first = b * block, left = rows - first, n = left < block ? left : block;

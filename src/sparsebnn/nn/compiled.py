@@ -17,6 +17,8 @@ from sparsebnn.nn.lowering import ARRAYS, Op, Program
 __all__ = ["BLOCK", "compiled_call"]
 
 BLOCK = 16  # SB_BLOCK of the C source
+# Fewer products (some 0.1 ms) are not worth waking other threads.
+_PRODUCTS = 2_000_000
 
 
 def _type(name: str) -> type:
@@ -67,6 +69,7 @@ def compiled_call(program: Program, kernel: Kernel) -> Callable[[Tensor], Tensor
     address, outputs, floats = ctypes.addressof(network), program.outputs, program.floats(BLOCK)
     shape = program.output_shape if len(program.output_shape) > 1 else None
     kept = (program, ops, network)  # what the addresses point to lives as long as the function
+    alone = max(BLOCK, _PRODUCTS // max(1, program.products))
     local = threading.local()
 
     def scratch(threads: int) -> int:
@@ -78,7 +81,7 @@ def compiled_call(program: Program, kernel: Kernel) -> Callable[[Tensor], Tensor
     def call(x: Tensor) -> Tensor:
         rows = len(x)
         y = torch.empty(rows, outputs)
-        threads = torch.get_num_threads() if rows > BLOCK else 1
+        threads = torch.get_num_threads() if rows > alone else 1
         try:
             own = local.address if local.threads >= threads else scratch(threads)
         except AttributeError:  # the first call of this thread

@@ -111,6 +111,12 @@ class Program:
     def outputs(self) -> int:
         return int(np.prod(self.output_shape))
 
+    @property
+    def products(self) -> int:
+        """Products of a weight and an input that a row takes."""
+        weighted = (op for op in self.ops if op.start is not None)
+        return sum(len(op.index) * op.out_height * max(op.plane_width, 1) for op in weighted)
+
     def sizes(self) -> dict[str, int]:
         """``largest``, ``arranged`` and ``plane`` of the C struct ``sb_network``."""
         largest = max([self.inputs, *(size for op in self.ops for size in (op.size_in, op.size_out))])
