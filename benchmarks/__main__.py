@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import sparsebnn
-from benchmarks import gradients, page
+from benchmarks import gradients, page, sparse_inference
 from benchmarks.peers import installed
 from benchmarks.plan import IMAGES, PARTS, plan
 from benchmarks.pool import Conditions, run
@@ -42,7 +42,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--architectures", nargs="+", choices=["fc", "lenet"], help="default: fc on a CPU, both on CUDA")
     add("--replicates", nargs="+", type=int, help="default: 1 on a CPU, 1 and 10 on CUDA")
     add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--parts", nargs="+", choices=PARTS, help="default: all; gradients on a CPU only")
+    add("--parts", nargs="+", choices=PARTS, help="default: all; gradients and sparse on a CPU only")
     add("--scaling", action="store_true", help="also over K = 1 … 64, width and depth (LRT, fc)")
     add("--jobs", type=int, help="tasks that compile at once (default: 1 on a CPU, all cores on CUDA)")
     add("--held", type=int, default=32, help="tasks that wait for their timing at once (default 32)")
@@ -60,7 +60,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     cuda = given.device == "cuda"
     given.architectures = given.architectures or (["fc", "lenet"] if cuda else ["fc"])
     given.replicates = given.replicates or ([1, 10] if cuda and not given.quick else [1])
-    given.parts = given.parts or [part for part in PARTS if not cuda or part != "gradients"]
+    given.parts = given.parts or [part for part in PARTS if not cuda or part not in ("gradients", "sparse")]
     given.jobs = given.jobs or (os.cpu_count() or 1 if cuda else 1)
     given.turns = given.turns or (1 if cuda or given.quick else 7)
     given.seconds = given.seconds or (0.2 if given.quick else 1.0 if cuda else 2.0)
@@ -137,6 +137,7 @@ class Recorder:
             "scaling": {"together": 2 if given.quick else 10} if given.scaling else None,
             "rows": [],
             "gradients": [],
+            "sparse": [],
         }
         if given.add and self.path.exists():
             self._keep(json.loads(self.path.read_text(encoding="utf-8")), tasks)
@@ -147,6 +148,7 @@ class Recorder:
         kept = [row for row in there["rows"] if _timing(row) not in now]
         self.record["rows"] = kept
         self.record["gradients"] = there["gradients"]
+        self.record["sparse"] = there.get("sparse", [])
         self.record["scaling"] = self.record["scaling"] or there["scaling"]
         spec = self.record["spec"]
         for name in ("parts", "architectures", "replicates"):
@@ -208,7 +210,7 @@ def figures(given: argparse.Namespace) -> None:
 
 
 def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder) -> None:
-    """Time every task, then the gradients' variance."""
+    """Time every task, then the gradients' variance and sparse inference."""
     names = ("device", "jobs", "held", "turns", "seconds", "threads", "patience", "longest")
     conditions = Conditions(**{name: getattr(given, name) for name in names}, lock=given.gpu_lock)
     # A prediction takes as much of the device's memory as is free, so few may wait at the same time.
@@ -225,6 +227,9 @@ def measure(given: argparse.Namespace, tasks: Sequence[Task], recorder: Recorder
         print(
             "no variance of the gradient: its digits come with scikit-learn (pip install 'sparsebnn[data]')"
         )
+    if "sparse" in given.parts:
+        quick = {"seconds": 0.1, "threads": (1,), "batches": (1, 32), "compiled": False}
+        recorder.record["sparse"] = sparse_inference.study(**quick if given.quick else {})
     recorder.record["provenance"]["complete"] = True
     recorder.write()
 

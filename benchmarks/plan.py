@@ -9,7 +9,7 @@ from studies.tables.paper import METHODS
 
 __all__ = ["DEPTHS", "IMAGES", "PARTS", "REPLICATES", "WIDTHS", "plan"]
 
-PARTS = ("steps", "peers", "predict", "gradients")
+PARTS = ("steps", "peers", "predict", "gradients", "sparse")
 REPLICATES = (1, 2, 5, 10, 20, 64)
 WIDTHS = (0.25, 0.5, 1.0, 2.0)
 DEPTHS = (1, 2, 4, 6)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.peers import PEERS
+from benchmarks.sparse_inference import WAYS, cells
 from studies.tables.paper import METHODS
 
 __all__ = ["PAPER_SECONDS", "PUBLISHED_MS", "Rows", "Table", "tables"]
@@ -297,6 +298,12 @@ def _scaling(record: Record) -> list[Table]:
     return found
 
 
+def _sparse(found: Sequence[Mapping[str, Any]]) -> Table:
+    head = ("network", "density", "batch", "threads", *(name.replace(" ", "|") for name in WAYS.values()))
+    note = "Microseconds of a call (the shortest of the turns); in brackets, times faster than dense torch."
+    return Table("Sparse inference on a CPU", head, tuple(map(cells, found)), note)
+
+
 def tables(record: Record) -> list[Table]:
     """Every table that the record has rows for."""
     rows, where = Rows(record), record["provenance"]["kind"]
@@ -309,6 +316,7 @@ def tables(record: Record) -> list[Table]:
     if "steps" in record["spec"]["parts"]:
         found.append(_memory(rows, replicates, where))
     found += [_gradients(record["gradients"])] if record.get("gradients") else []
+    found += [_sparse(record["sparse"])] if record.get("sparse") else []
     return [table for table in (*found, *_scaling(record)) if table is not None and table.lines]
 
 

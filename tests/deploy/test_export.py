@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,15 @@ def test_the_hub_folder_has_a_card_and_nothing_pickled(tmp_path: Path, fitted: A
 def test_formats_are_chosen_by_suffix() -> None:
     for name, chosen in (("a.onnx", "onnx"), ("a.pt2", "pt2"), ("a.c", "c"), ("folder", "hub")):
         assert formats._format(Path(name), "auto") == chosen
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_integers_of_8_bits(tmp_path: Path) -> None:
+    model, X = models.ESTIMATORS["table one replicate"]()
+    paths = [export(model, tmp_path / "a.c", model="median")]
+    paths.append(export(model, tmp_path / "b.c", model="median", int8=X))
+    whole, small = (readers.by_c(path, X, model._encoder.columns, "gcc") for path in paths)
+    assert 0.0 < np.abs(whole - small).max() < 0.05
+    assert paths[1].with_suffix(".o").stat().st_size < paths[0].with_suffix(".o").stat().st_size
+    with pytest.raises(InvalidInput, match="'int8' of export"):
+        export(model, tmp_path / "c.onnx", int8=X)

@@ -1,7 +1,7 @@
 """C99: one header and one source file without dependencies or allocation, weights as static sparse arrays.
 
-The caller passes the scratch memory, so the functions can run in several threads. Only the helpers that a
-model needs are written.
+The networks run in the kernel of :mod:`sparsebnn.nn.sparse`, which is copied into the source. The caller
+passes the scratch memory, so the functions can run in several threads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,34 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.deploy.c_layers import HELPERS, Layers, array
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.table import levels
 from sparsebnn.estimators.columns import Column
+from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import compact
+from sparsebnn.nn.lowering import Program, lower
+from sparsebnn.nn.quantization import quantize
+from sparsebnn.nn.sparse_c import check_finite, tables
 
 __all__ = ["c_files"]
 
+_LEVEL_OF = """\
+/* The place of a level, -1 for an unknown one, -2 for a missing one. */
+static int level_of(const char *value, const char *const *known, int count) {
+  if (value == NULL || value[0] == 0) return -2;
+  for (int i = 0; i < count; ++i)
+    if (strcmp(value, known[i]) == 0) return i;
+  return -1;
+}
+"""
+_SCALED = """\
+static float scaled(double value, double centre, double scale) {
+  return isnan(value) ? 0.0f : (float)((value - centre) / scale);
+}
+"""
 _KEYWORDS = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if inline int
     long register restrict return short signed sizeof static struct switch typedef union unsigned void
@@ -31,20 +48,22 @@ _KEYWORDS = frozenset(
 )
 
 
-def c_files(exported: Exported, name: str) -> tuple[str, str]:
-    """``(header, source)``; ``name`` starts every public name."""
+def c_files(exported: Exported, name: str, rows: Tensor | None = None) -> tuple[str, str]:
+    """``(header, source)``; ``name`` starts every public name. With ``rows`` the weights are int8."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in _KEYWORDS:
         expected = "a C identifier, such as model.c"
         raise invalid("path", "export", expected, f"{name}.c", "Rename the file.")
     if not isinstance(exported.predictor.template, nn.Sequential):
         got = type(exported.predictor.template).__name__
         raise invalid("model", "export", "a Sequential for C", got, "ONNX and pt2 take any module.")
-    layers = Layers(_row_shape(exported))
+    shape = _row_shape(exported)
+    programs = []
     for network in exported.predictor.networks():
         with contextlib.suppress(InvalidInput):  # a chain that cannot be compacted may still be written
             network = compact(network).network
-        layers.add(network)
-    return _header(exported, name, layers), _source(exported, name, layers)
+        programs.append(lower(network, shape) if rows is None else quantize(network, rows).program)
+        check_finite(programs[-1])
+    return _header(exported, name, programs), _source(exported, name, programs)
 
 
 def _row_shape(exported: Exported) -> tuple[int, ...]:
@@ -52,6 +71,11 @@ def _row_shape(exported: Exported) -> tuple[int, ...]:
         return tuple(exported.example.shape[1:])
     with torch.no_grad():
         return tuple(exported.module.inputs(exported.example).shape[1:])  # type: ignore[operator]
+
+
+def _scratch(programs: Sequence[Program]) -> int:
+    """Floats: the inputs, the outputs, and what the kernel needs."""
+    return programs[0].inputs + programs[0].outputs + max(program.floats(1) for program in programs)
 
 
 # -- names ----------------------------------------------------------------------------------------------
@@ -130,7 +154,7 @@ def _row(exported: Exported, name: str) -> tuple[list[str], str]:
     return ["typedef struct {", *fields, f"}} {name}_row;", ""], f"const {name}_row *row"
 
 
-def _header(exported: Exported, name: str, layers: Layers) -> str:
+def _header(exported: Exported, name: str, programs: Sequence[Program]) -> str:
     row, parameter = _row(exported, name)
     guard = f"{name.upper()}_H"
     classes = []
@@ -145,7 +169,7 @@ def _header(exported: Exported, name: str, layers: Layers) -> str:
         'extern "C" {',
         "#endif",
         "",
-        f"#define {name.upper()}_SCRATCH {layers.scratch} /* floats */",
+        f"#define {name.upper()}_SCRATCH {_scratch(programs)} /* floats */",
         "",
         *row,
         "typedef struct {",
@@ -168,33 +192,35 @@ def _header(exported: Exported, name: str, layers: Layers) -> str:
 # -- source ---------------------------------------------------------------------------------------------
 
 
-def _source(exported: Exported, name: str, layers: Layers) -> str:
+def _source(exported: Exported, name: str, programs: Sequence[Program]) -> str:
     _, parameter = _row(exported, name)
-    body, needed = _encoding(exported), set(layers.helpers)
-    if exported.columns is not None:
-        needed.add("scaled")
-        if any(column.kind == "category" for column in exported.columns):
-            needed.add("level_of")
-    numbers = layers.numbers()
-    includes = ["#include <math.h>", "#include <stdint.h>"]
-    includes += ["#include <string.h>"] if "level_of" in needed else []
+    columns = exported.columns or ()
+    helpers = [_SCALED] if any(column.kind != "dropped" for column in columns) else []
+    helpers += [_LEVEL_OF] if any(column.kind == "category" for column in columns) else []
     classes = []
     if exported.classes is not None:
         listed = ", ".join(_string(str(label)) for label in exported.classes)
         classes = [f"const char *const {name}_classes[{len(exported.classes)}] = {{{listed}}};", ""]
+    count = len(programs)
+    networks = ", ".join(f"&{name}_{d}_network" for d in range(count))
     lines = [
         f'#include "{name}.h"',
         "",
-        *includes,
+        "#include <math.h>",
+        "#include <string.h>",
         "",
-        *numbers,
+        "#define SB_API static",
+        *([] if programs[0].quantized else ["#define SB_FLOAT_ONLY"]),
+        SOURCE.read_text(encoding="utf-8"),
+        *[tables(program, f"{name}_{d}", 1) for d, program in enumerate(programs)],
+        f"static const sb_network *const networks[{count}] = {{{networks}}};",
         "",
         *classes,
-        *[text for key, text in HELPERS.items() if key in needed],
-        *layers.functions(),
+        *helpers,
         f"void {name}_predict({parameter}, float *scratch, {name}_result *result) {{",
-        *body,
-        *_head(exported, layers),
+        f"  float *const out = scratch + {programs[0].inputs}, *const work = out + {programs[0].outputs};",
+        *_encoding(exported),
+        *_head(exported),
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -204,11 +230,16 @@ def _number(value: float) -> str:
     return repr(float(value))
 
 
+def _table(values: np.ndarray) -> str:
+    rows = ["{" + ", ".join(map(_number, row)) + "}" for row in values]
+    return "{" + ", ".join(rows) + "}"
+
+
 def _encoding(exported: Exported) -> list[str]:
     """Statements that fill the inputs of the network."""
     if exported.columns is None:
         count = int(np.prod(exported.example.shape[1:]))
-        return [f"  for (uint32_t i = 0; i < {count}u; ++i) scratch[i] = x[i];"]
+        return [f"  for (int i = 0; i < {count}; ++i) scratch[i] = x[i];"]
     lines: list[str] = []
     place = 0
     fields = _identifiers(exported.columns)
@@ -249,13 +280,9 @@ def _encoding(exported: Exported) -> list[str]:
     return lines
 
 
-def _head(exported: Exported, layers: Layers) -> list[str]:
+def _head(exported: Exported) -> list[str]:
     head, count, draws = exported.predictor.head, _targets(exported), exported.predictor.n_draws
-    outputs, space = layers.outputs, layers.input_size
-    # The inputs stay in front; the networks work behind them.
-    each = [
-        f"    const float *out = networks[d](scratch, scratch + {space});",
-    ]
+    each = ["    sb_run(networks[d], scratch, 1, out, work, 1);"]
     loop = [f"  for (int d = 0; d < {draws}; ++d) {{"]
     if head.kind != "gaussian":
         scale = _number(head.scale)
@@ -303,16 +330,15 @@ def _head(exported: Exported, layers: Layers) -> list[str]:
         f"  double square[{count}], noise_var[{count}];",
     ]
     if head.heteroscedastic:
-        lines.append(f"  static const double level[{draws}][{count}] = {array(raw.numpy())};")
+        lines.append(f"  static const double level[{draws}][{count}] = {_table(raw.numpy())};")
         var = [
             f"      double s = level[d][t] + 0.2 * (double)out[{count} + t];",
             "      s = s > 30.0 ? s : log1p(exp(s));",
             f"      s = {_number(head.scale)} * (s > 1e-6 ? s : 1e-6);",
         ]
     else:
-        lines.append(f"  static const double noise[{draws}][{count}] = {array(noise)};")
+        lines.append(f"  static const double noise[{draws}][{count}] = {_table(noise)};")
         var = ["      const double s = noise[d][t];"]
-    assert outputs >= count
     return [
         *lines,
         f"  for (int t = 0; t < {count}; ++t) result->mean[t] = square[t] = noise_var[t] = 0.0;",

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.checks import check_choice, check_count, check_tensor, invalid
 from sparsebnn.deploy.predictor import Head, Predictor, example_of, predictor_of
 from sparsebnn.deploy.table import TableModel, levels
 from sparsebnn.estimators.columns import Column
+from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.likelihoods import Likelihood
 
 __all__ = ["Exported", "exported"]
@@ -40,6 +41,13 @@ class Exported:
     def module(self) -> nn.Module:
         """The whole computation; for an estimator from raw numbers on."""
         return self.predictor if self.columns is None else TableModel(self.columns, self.predictor)
+
+    def inputs(self, rows: Any) -> Tensor:
+        """Rows as the network takes them; of an estimator, a table encoded."""
+        if self.columns is None:
+            x = check_tensor(rows, "int8", "export")
+            return x.float() / 255.0 if x.dtype == torch.uint8 else x.float()
+        return torch.from_numpy(Encoder(self.columns).transform(Table.of(rows))).float()
 
     def description(self) -> dict[str, Any]:
         """What goes into a file as JSON: inputs, outputs, classes, and how the model was made."""

@@ -9,12 +9,15 @@ from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
+from sparsebnn.nn.quantization import quantize
+from sparsebnn.nn.sparse import SparseNetwork
 
 __all__ = [
     "BayesianLayer",
     "Conv1d",
     "Conv2d",
     "Linear",
+    "SparseNetwork",
     "bayesian_layers",
     "collect_kl",
     "compact",
@@ -24,4 +27,5 @@ __all__ = [
     "initialize",
     "lenet",
     "mlp",
+    "quantize",
 ]
