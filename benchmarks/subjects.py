@@ -6,6 +6,7 @@ A subject is a function ``advance(n)`` that runs n steps (or n predictions), rea
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,9 @@ class Subject:
     rehearsals: int = 3
 
 
-def _data(architecture: str) -> tuple[Tensor, Tensor]:
+@functools.cache
+def rows(architecture: str) -> tuple[Tensor, Tensor]:
+    """Random pixels and labels; what is in them does not change the time of a step."""
     generator = torch.Generator().manual_seed(0)
     shape = (_ROWS, 784) if architecture == "fc" else (_ROWS, 1, 28, 28)
     x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
@@ -81,13 +84,15 @@ def _network(task: Task) -> nn.Module:
     return mlp(sizes, family=METHODS[task.method], prior=SpikeSlabPrior(0.1), initial=one.initial)
 
 
-def engine(task: Task, device: torch.device, ready: Callable[[], None] | None = None) -> Engine:
-    """Our engine at the start of an epoch, compiled."""
+def engine(
+    task: Task, device: torch.device, ready: Callable[[], None] | None = None, mode: str = "compiled"
+) -> Engine:
+    """Our engine at the start of an epoch, ready to run in that mode."""
     form = Categorical(10)
-    batches = Batches.of(_data(task.architecture), form, _BATCH, device, torch.float32)
+    batches = Batches.of(rows(task.architecture), form, _BATCH, device, torch.float32)
     replicates = Replicates(Objective(_network(task), form, _ROWS), range(task.replicates), device)
     settings = cell(task.architecture, task.method).settings
-    made = Engine(replicates, batches, settings, mode="compiled")
+    made = Engine(replicates, batches, settings, mode=mode)
     made.prepare(ready)
     made.begin_epoch(0)
     return made
@@ -113,7 +118,7 @@ def _prediction(task: Task, device: torch.device) -> Subject:
         network = _network(task)
         initialize(network, seed)
         networks.append(network.to(device).eval())
-    x = _data(task.architecture)[0][: task.images].to(device)
+    x = rows(task.architecture)[0][: task.images].to(device)
 
     def advance(times: int) -> None:
         for _ in range(times):
@@ -141,7 +146,7 @@ def prepare(task: Task, device: torch.device, ready: Callable[[], None] | None =
         network = peer(task.code, task.architecture)
     else:
         network = reference(task.architecture, task.method)
-    x, y = _data(task.architecture)
+    x, y = rows(task.architecture)
     batch = (x[:_BATCH].float() / 255).to(device), y[:_BATCH].to(device)
     step = step_of(network.to(device), *batch, _ROWS // _BATCH)
 

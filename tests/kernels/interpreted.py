@@ -7,13 +7,16 @@ The interpreter is chosen when a kernel is defined, so ``TRITON_INTERPRET=1`` mu
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.test_contraction import numbers
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
+from sparsebnn.posteriors import Gaussian, SpikeSlab
 from sparsebnn.random import noise as counter
+from sparsebnn.training.adam import BETAS, EPS, adam, corrected
 
 # batch, channels, size, filters, taps, stride, padding, dilation
 _CASES = [
@@ -91,6 +94,60 @@ def flows() -> None:
         _same("column sums", ours, contraction._column_sums(weight, direction))
 
 
+def weights() -> None:
+    """Moments and KL with their gradients, of weights that may be excluded and of weights that are not."""
+    from sparsebnn.kernels import triton_spike_slab
+
+    for family, prior in ((SpikeSlab((9, 150)), (0.3, 0.7, -1.2)), (Gaussian((70,)), (0.3, 0.7, 0.0))):
+        given = [2.0 * torch.randn(_REPLICATES, *family.shape) - 1.0 for _ in family.parameters()]
+        values = torch.tensor([prior, prior])
+        stacked = [given[0], given[1], given[2] if len(given) == 3 else torch.empty(_REPLICATES, 0)]
+        made = triton_spike_slab.forward(*stacked, values)
+        twins, grads = [], []
+        directions = [torch.randn(_REPLICATES, *family.shape) for _ in range(2)] + [torch.randn(_REPLICATES)]
+        for k in range(_REPLICATES):
+            own = [t[k].double().requires_grad_() for t in given]
+            twins.append(moments_of(own, prior))
+            total = sum((d[k] * t).sum() for d, t in zip(directions, twins[-1]))
+            grads.append(torch.autograd.grad(total, own))
+        for name, ours, twin in zip(("mean", "variance", "KL"), made, zip(*twins)):
+            _same(name, ours, torch.stack(twin).detach())
+        back = triton_spike_slab.backward(*directions, *stacked, values)
+        for name, ours, twin in zip(("mean", "raw_std", "logit"), back, zip(*grads)):
+            _same(f"gradient of {name}", ours, torch.stack(twin))
+
+
+def moments_of(given: list[Tensor], prior: tuple[float, float, float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and KL by the textbook, in double precision."""
+    mean, std = given[0], F.softplus(given[1])
+    ours, theirs = torch.distributions.Normal(mean, std), torch.distributions.Normal(prior[0], prior[1])
+    slab = torch.distributions.kl_divergence(ours, theirs)
+    if len(given) == 2:
+        return mean, std**2, slab.sum()
+    there = torch.distributions.Bernoulli(logits=given[2])
+    fair = torch.distributions.Bernoulli(logits=torch.full_like(mean, prior[2]))
+    kl = there.probs * slab + torch.distributions.kl_divergence(there, fair)
+    second = there.probs * (std**2 + mean**2)
+    return there.probs * mean, second - (there.probs * mean) ** 2, kl.sum()
+
+
+def optimizer() -> None:
+    """Adam, with a replicate that has stopped and a gradient that is not finite."""
+    from sparsebnn.kernels import triton_adam
+
+    rates, alive = torch.tensor([[1e-2, 2e-2, 3e-2]]), torch.tensor([True, False, True])
+    values = [torch.randn(3, 37, 40) for _ in range(4)]
+    values[3] = values[3].abs()
+    values[1][2, 0, 0] = float("nan")
+    twins = [t.clone() for t in values]
+    own, root = corrected(rates, torch.tensor(4))
+    adam(*({"w": t} for t in twins), own, {"w": 0}, root, alive)
+    triton_adam.update(*values, own[0], root, alive, BETAS, EPS)
+    for name, ours, twin in zip(("parameter", "gradient", "first", "second"), values, twins):
+        assert torch.equal(ours.isnan(), twin.isnan()), name
+        _same(name, ours.nan_to_num(), twin.nan_to_num())
+
+
 def noise() -> None:
     from sparsebnn.kernels import triton_noise
 
@@ -102,6 +159,6 @@ def noise() -> None:
 
 
 if __name__ == "__main__":
-    for check in (noise, flows, convolutions):
+    for check in (noise, weights, optimizer, flows, convolutions):
         check()
         print(check.__name__, "as the twins", flush=True)

@@ -15,7 +15,7 @@ from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import convolution as conv
 
 _SHARED = 232_448
-_TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32"}
+_TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1"}
 # channels, image, filters
 _LAYERS = [(1, 28, 32), (32, 12, 48)]
 translated: list[str] = []
@@ -69,7 +69,7 @@ def flows(k: int) -> None:
 def main() -> None:
     from triton.runtime.jit import JITFunction
 
-    from sparsebnn.kernels import triton_noise
+    from sparsebnn.kernels import triton_adam, triton_noise, triton_spike_slab
 
     JITFunction.run = translate
     torch.set_float32_matmul_precision("high")
@@ -77,6 +77,11 @@ def main() -> None:
         for both in (False, True):
             convolutions(replicates, both)
         flows(replicates)
+        w, one, prior = torch.empty(replicates, 400, 784), torch.empty(replicates), torch.empty(replicates, 3)
+        for logit in (w, torch.empty(replicates, 0)):
+            triton_spike_slab.forward(w, w, logit, prior)
+            triton_spike_slab.backward(w, w, one, w, w, logit, prior)
+        triton_adam.update(w, w, w, w, one, one, one > 0, (0.9, 0.999), 1e-8)
     seeds = torch.zeros(2, dtype=torch.int64)
     for normal in (False, True):
         triton_noise.block(seeds, seeds, 1000, normal)

@@ -67,8 +67,8 @@ def make_data(kind: str = "mlp", rows: int = ROWS, seed: int = 0) -> tuple[Tenso
 
 def fit(network: nn.Module, data: tuple[Tensor, ...], settings: Settings = FIFTEEN, **options: Any) -> Run:
     """``train`` on the CPU, eagerly and without a progress line, unless told otherwise."""
-    options = {"mode": "eager", "progress": False, **options}
-    return sparsebnn.train(network, data, settings=settings, device="cpu", **options)
+    options = {"mode": "eager", "progress": False, "device": "cpu", **options}
+    return sparsebnn.train(network, data, settings=settings, **options)
 
 
 def parameters(run: Run, k: int | None = None) -> dict[str, Tensor]:

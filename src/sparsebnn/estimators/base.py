@@ -68,7 +68,6 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         budget = None
         if self.time_budget is not None:
             positive(self.time_budget, "time_budget", owner, "positive seconds")
-            early_stopping.load_lazily()
             budget = Budget(float(self.time_budget))
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
@@ -130,7 +129,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         with plan.threads(inputs.shape[1], device):
             if budget is not None:
                 if device == "cpu" or budget.seconds < _REPAYS_COMPILING:
-                    options["mode"] = "eager"
+                    options["mode"] = "eager" if device == "cpu" else "captured"
 
                 def rehearse(run: Run) -> None:
                     self._set_fitted(run, x, targets, weight, LEAST_EFFORT, networks=1)

@@ -8,7 +8,6 @@ even a few epochs fit, fewer rows per epoch. The work after training gets the re
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import time
 import warnings
@@ -32,7 +31,6 @@ __all__ = [
     "StopTraining",
     "TimeBudget",
     "cut_short",
-    "load_lazily",
     "over_time",
     "short_of_time",
 ]
@@ -141,11 +139,6 @@ class Pace:
     def whole_after(self) -> float:
         """An upper bound for the work after training at full effort: part of the measured time is fixed."""
         return self.after / LEAST_EFFORT
-
-
-def load_lazily() -> None:
-    """Import what PyTorch otherwise imports during the first training of a process, which takes seconds."""
-    importlib.import_module("torch._dynamo")
 
 
 class Budget:

@@ -102,7 +102,7 @@ def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> 
     kind = MedianPass if model == "median" else WeightPass
     values, slopes = [], []
     for network in estimator.networks_:
-        own = copy.deepcopy(network).double()
+        own = copy.deepcopy(network).double().requires_grad_(False)
         size = noise_size(own, x, kind)
         steps, seeds = torch.arange(each), seed_tensor([estimator._seed], torch.device("cpu"))
         normal = normals(seeds, _NORMAL, steps, size.normal, torch.float64)
@@ -110,14 +110,16 @@ def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> 
 
         def outputs(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own, kind: Any = kind) -> Any:
             with kind(NoiseBuffer(normal, logistic)):
-                found = own(rows)
-            # Rows are independent: the gradient of the sum over rows holds the slope of each row.
-            return found.sum(0), found
+                return own(rows)
 
-        both = torch.func.jacrev(outputs, has_aux=True)
-        slope, value = torch.func.vmap(both, in_dims=(None, 0, 0))(x, normal, logistic)
+        # Rows and draws are independent: the gradient of a sum over them holds the slope of each.
+        rows = x.expand(each, *x.shape).clone().requires_grad_()
+        with torch.enable_grad():
+            value = torch.func.vmap(outputs)(rows, normal, logistic)
+            totals = value.sum((0, 1))
+            found = [torch.autograd.grad(total, rows, retain_graph=True)[0] for total in totals]
         values.append(value.detach())
-        slopes.append(slope.detach().permute(0, 2, 3, 1))
+        slopes.append(torch.stack(found, -1))
     return torch.cat(values), torch.cat(slopes)
 
 

@@ -36,7 +36,7 @@ _MOST_STEPS = 4000
 _FULL_RATE = 1e-2
 _LOGIT_RATE = 3e-2
 _REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
-_WORK_FOR_GPU = 1e12  # multiplications of a training
+_WORK_FOR_GPU = 5e9  # multiplications of a training: about 10 seconds on a CPU
 _SMALL_WORK = 5e6  # multiplications of a step
 _SLACK = 0.1  # a density this close to its target, relatively, needs no note
 LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
@@ -85,7 +85,7 @@ class Plan:
         return self.settings.epochs if self.full_epochs is None else self.full_epochs
 
     def device(self, rows: int, inputs: int) -> str:
-        """A GPU if there is one and enough work: compiling for it takes longer than a small training."""
+        """A GPU if there is one and enough work: to start on it takes longer than a small training."""
         work = rows * self.settings.epochs * inputs * max(self.hidden, default=1) * self.replicates
         return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
 

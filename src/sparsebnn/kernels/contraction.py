@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebnn.kernels.dispatch import stacked
+from sparsebnn.kernels.dispatch import kernel, stacked
 
 _ROWS_PER_PART = 128
 
@@ -45,14 +45,14 @@ class _ColumnSums(torch.autograd.Function):
 
     @staticmethod
     def forward(weight: Tensor, vector: Tensor) -> Tensor:
-        return _column_sums(weight[None].contiguous(), vector[None].contiguous())[0]
+        return kernel(_column_sums)(weight[None].contiguous(), vector[None].contiguous())[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
 
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Tensor) -> Any:
-        return _column_sums(*stacked(inputs, dims, info.batch_size)), 0
+        return kernel(_column_sums)(*stacked(inputs, dims, info.batch_size)), 0
 
 
 class _RowSums(torch.autograd.Function):

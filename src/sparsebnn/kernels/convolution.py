@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from sparsebnn.kernels.dispatch import stacked
+from sparsebnn.kernels.dispatch import kernel, stacked
 
 Geometry = tuple[list[int], list[int], list[int]]
 
@@ -218,7 +218,7 @@ def _moments(
     last = _many(x, shape.c)
     if last:
         x, wm, wv = _copy(x, _LAST), _copy(wm, _TAPS_IN_OUT), _copy(wv, _TAPS_IN_OUT) if pair else wv
-    return _forward(x, wm, wv, bm, bv, list(shape), pair, last)
+    return kernel(_forward)(x, wm, wv, bm, bv, list(shape), pair, last)
 
 
 def _weight_sums(
@@ -228,7 +228,7 @@ def _weight_sums(
     splits, last = _splits(x, shape), _many(x, shape.c)
     if last:
         dm, dv, x = _copy(dm, _LAST), _copy(dv, _LAST), _copy(x, _LAST)
-    parts = _weight_grad(dm, dv, x, list(shape), splits, pair, bias, last)
+    parts = kernel(_weight_grad)(dm, dv, x, list(shape), splits, pair, bias, last)
     gm, gv, sm, sv = (_added(part) if part.numel() else part for part in parts)
 
     def as_weights(sums: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ def _input_sums(
         dm, wm = _copy(dm, _LAST), _copy(wm, _TAPS_OUT_IN)
         if pair:
             dv, wv = _copy(dv, _LAST), _copy(wv, _TAPS_OUT_IN)
-    return _input_grad(dm, dv, x, wm, wv, list(shape), pair, last)
+    return kernel(_input_grad)(dm, dv, x, wm, wv, list(shape), pair, last)
 
 
 def _dims(outputs: tuple[Tensor, ...]) -> tuple[int | None, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _local = threading.local()
+_captures: list[bool] = []  # one entry for each capture under way, in any thread
 
 
 def for_compiler() -> bool:
@@ -18,23 +20,58 @@ def for_compiler() -> bool:
     return torch.compiler.is_compiling() or getattr(_local, "tracing", False)
 
 
+def for_capture() -> bool:
+    """True while a step is captured as a CUDA graph without a compiler: kernels must fuse what it would."""
+    return getattr(_local, "capturing", False)
+
+
 def for_kernels(like: Tensor) -> bool:
-    """True while the training step is recorded on CUDA: there the kernels written by hand apply.
+    """True while the training step is recorded or captured on CUDA: the kernels written by hand apply.
 
     A network that its user compiles takes the plain form: the user's compiler need not know them.
     """
-    return like.is_cuda and getattr(_local, "tracing", False)
+    return like.is_cuda and (getattr(_local, "tracing", False) or for_capture())
+
+
+def kernel(op: Callable[..., Any]) -> Callable[..., Any]:
+    """A custom op, or while some step is captured the function behind it.
+
+    Only compilers need the op, and its first call imports PyTorch's, which takes seconds. On CUDA gradients
+    are computed in a thread of PyTorch's own, so this asks the process and not the thread. Tensors that a
+    compiler records are of another class.
+    """
+    function = getattr(op, "_init_fn", op)
+
+    def call(first: Tensor, *others: Any) -> Any:
+        return (function if _captures and type(first) is Tensor else op)(first, *others)
+
+    return call
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[None]:
-    """Operations inside are recorded for a compiler."""
-    before = getattr(_local, "tracing", False)
-    _local.tracing = True
+def _flag(name: str) -> Iterator[None]:
+    before = getattr(_local, name, False)
+    setattr(_local, name, True)
     try:
         yield
     finally:
-        _local.tracing = before
+        setattr(_local, name, before)
+
+
+def tracing() -> contextlib.AbstractContextManager[None]:
+    """Operations inside are recorded for a compiler."""
+    return _flag("tracing")
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Operations inside become a CUDA graph as they are."""
+    _captures.append(True)
+    try:
+        with _flag("capturing"):
+            yield
+    finally:
+        _captures.pop()
 
 
 # The largest block by which glibc's malloc raises its threshold is 32 MiB, its own header included.

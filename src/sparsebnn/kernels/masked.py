@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparsebnn.kernels.dispatch import stacked
+from sparsebnn.kernels.dispatch import kernel, stacked
 
 Fold = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -141,7 +141,7 @@ def _forwards(tensors: Sequence[Tensor], folds: Sequence[Fold], slopes: Sequence
     """From x and each layer's weight and bias, stacked: every y, then every folded input."""
     h, ys, inputs = tensors[0], [], []
     for i, (fold, slope) in enumerate(zip(folds, slopes)):
-        h, folded = _forward(h, tensors[1 + 2 * i], tensors[2 + 2 * i], *fold, slope)
+        h, folded = kernel(_forward)(h, tensors[1 + 2 * i], tensors[2 + 2 * i], *fold, slope)
         ys.append(h)
         inputs.append(folded)
     return ys + inputs
@@ -157,7 +157,7 @@ def _backwards(
     sizes = [inputs, *(y.shape[-1] for y in ys)]
     found: list[Tensor] = []
     for i in reversed(range(count)):
-        grad, rows = _backward(grad, ys[i], weights[i], *folds[i], slopes[i], sizes[i])
+        grad, rows = kernel(_backward)(grad, ys[i], weights[i], *folds[i], slopes[i], sizes[i])
         found = [grad, rows, *found]
     return found
 

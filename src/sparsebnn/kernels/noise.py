@@ -31,8 +31,10 @@ def _(first: Tensor, second: Tensor, count: int, normal: bool) -> Tensor:
 def works(device: torch.device) -> bool:
     """Whether Triton can make a kernel here; tried once."""
     try:
+        from sparsebnn.kernels import triton_noise
+
         key = torch.zeros(1, dtype=torch.int64, device=device)
-        return bool(torch.isfinite(block(key, key, 2, True)).all())
+        return bool(torch.isfinite(triton_noise.block(key, key, 2, True)).all())
     except Exception as error:  # no Triton, no C compiler, a device too old: too many ways to name
         _log.info("Noise is made without its kernel (%s).", type(error).__name__)
         return False

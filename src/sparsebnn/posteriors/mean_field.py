@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.init import Initial, Start, fill
+from sparsebnn.kernels import spike_slab as fused
+from sparsebnn.kernels.dispatch import for_capture
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
@@ -117,6 +119,11 @@ class Gaussian(Family):
     def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
         assert isinstance(self.prior, GaussianPrior)
+        if scale is None and for_capture() and fused.applies(self.mean, self.prior.mean, self.prior.std):
+            mean, var, kl = fused.moments_and_kl(
+                self.mean, self.raw_std, None, (self.prior.mean, self.prior.std)
+            )
+            return Moments(mean, var), kl
         std, mean = self.std, self.mean if scale is None else self.mean * scale
         return Moments(mean, std**2), self.prior.slab_kl(std, (mean - self.prior.mean) ** 2).sum()
 
@@ -298,8 +305,15 @@ class SpikeSlab(Family):
     def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
         assert isinstance(self.prior, SpikeSlabPrior)
-        inclusion, std = torch.sigmoid(self.inclusion_logit), self.std
         mean = self.mean if scale is None else self.mean * scale
+        # Of exactly this class: other priors have divergences of their own.
+        if for_capture() and self.group_by == "weight" and type(self.prior) is SpikeSlabPrior:
+            prior = self.prior.mean, self.prior.std, self.prior.inclusion_prob
+            if fused.applies(mean, *prior):
+                values = *prior[:2], self.prior.inclusion_logit
+                first, second, kl = fused.moments_and_kl(mean, self.raw_std, self.inclusion_logit, values)
+                return Moments(first, second), kl
+        inclusion, std = torch.sigmoid(self.inclusion_logit), self.std
         kl = self._kl(inclusion, std, (mean - self.prior.mean) ** 2)
         return self._moments(inclusion, std, mean), kl
 

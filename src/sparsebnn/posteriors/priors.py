@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -135,8 +136,9 @@ class Prior(nn.Module):
         """Complain unless every value broadcasts to weights of this shape without enlarging them."""
         for name, value in (*self.named_buffers(), *self.named_parameters()):
             try:
-                fits = torch.broadcast_shapes(value.shape, tuple(shape)) == tuple(shape)
-            except RuntimeError:
+                # NumPy's: torch.broadcast_shapes imports a computer algebra system first.
+                fits = np.broadcast_shapes(tuple(value.shape), tuple(shape)) == tuple(shape)
+            except ValueError:
                 fits = False
             if not fits:
                 raise invalid(

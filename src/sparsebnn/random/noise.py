@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sparsebnn.checks import invalid
 from sparsebnn.kernels import noise as kernels
-from sparsebnn.kernels.dispatch import for_compiler
+from sparsebnn.kernels.dispatch import for_capture, for_compiler, kernel
 
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -84,13 +84,13 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
 
 
 def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> bool:
-    """Whether the kernel makes the numbers: in compiled steps, and for eager code that asks for it.
+    """Whether the kernel makes the numbers: in compiled and captured steps, and where eager code asks for it.
 
     An eager training step does not ask, because compiled steps are tested against it.
     """
     if not (seeds.is_cuda and dtype == torch.float32 and count > 0):
         return False
-    return for_compiler() or (eager and kernels.works(seeds.device))
+    return for_compiler() or ((eager or for_capture()) and kernels.works(seeds.device))
 
 
 def normals(
@@ -110,7 +110,7 @@ def normals(
     True
     """
     if _has_kernel(seeds, count, dtype, eager):
-        return kernels.block(*keys(seeds, stream, step), count, True)
+        return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
@@ -130,7 +130,7 @@ def logistics(
 ) -> Tensor:
     """``(K, count)`` standard logistic numbers: the logit of a uniform one."""
     if _has_kernel(seeds, count, dtype, eager):
-        return kernels.block(*keys(seeds, stream, step), count, False)
+        return kernel(kernels.block)(*keys(seeds, stream, step), count, False)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     pair = torch.cat([(bits >> 41) & 0x7FFFFF, (bits >> 9) & 0x7FFFFF], dim=-1)[:, :count]

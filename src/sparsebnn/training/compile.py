@@ -27,11 +27,20 @@ _FUSE: dict[str, str | int | bool] = {
 # them, LBBNN-LRT: 1.55 ms a step without it, 1.8 with it), because the kernel that adds up the parts of a
 # convolution's gradient gets blocks too narrow for its strides.
 _OWN_BLOCKS = "combo_kernel_per_subkernel_blocks"
+# The compiler times variants of a kernel and takes the fastest, which differs from time to time. Sums must
+# not depend on it, or the same run would end with other bits after another compilation: a sum has one
+# variant, and kernels that are joined, whose variants are timed together, must not be sums.
+_SAME_BITS = {"deterministic": True, "combo_kernels_pointwise_only": True}
 
 
 def fusing(convolutions: bool) -> dict[str, str | int | bool]:
     """The compiler's options for a whole training step on CUDA."""
-    return {**_FUSE, _OWN_BLOCKS: not convolutions}
+    from torch._inductor import config
+
+    options = {**_FUSE, _OWN_BLOCKS: not convolutions, **_SAME_BITS}
+    if not hasattr(config, "combo_kernels_pointwise_only"):  # not every PyTorch has it
+        options["combo_kernels"] = False
+    return {name: value for name, value in options.items() if hasattr(config, name)}
 
 
 class Silent:

@@ -7,6 +7,7 @@ captured twice.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,32 +15,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam as _torch_adam
 
-from sparsebnn.checks import check_choice, check_tensor, invalid
-from sparsebnn.kernels.dispatch import keep_freed_memory
+from sparsebnn.checks import InvalidInput, check_tensor, invalid
+from sparsebnn.kernels.dispatch import capturing, keep_freed_memory
+from sparsebnn.training import modes
+from sparsebnn.training.adam import adam, adam_fused, corrected
 from sparsebnn.training.batches import Batches, gather
-from sparsebnn.training.compile import SILENT, fast_step
+from sparsebnn.training.compile import SILENT, captured, fast_step
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 _log = logging.getLogger("sparsebnn")
-# Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
-# does not repay it.
-_WORTH_COMPILING_ON_CPU = 2e10
-BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
-Tensors = Mapping[str, Tensor]
 
 
 class Engine:
     """Training state on the device and the step that advances it.
 
-    ``mode`` is ``"eager"``, ``"compiled"`` or ``"auto"``: compiled and captured on CUDA, compiled on a
-    CPU when the run is long enough to repay it. ``per_replicate`` gives ``temperature``, ``learning_rate`` or
-    ``learning_rates.<group>`` one value per replicate.
+    ``mode`` is ``"eager"``, ``"captured"`` (one CUDA graph, without the compiler), ``"compiled"`` (on CUDA
+    one graph, too) or ``"auto"``, which :mod:`sparsebnn.training.modes` decides. ``per_replicate`` gives
+    ``temperature``, ``learning_rate`` or ``learning_rates.<group>`` one value per replicate.
     """
 
     def __init__(
@@ -82,8 +79,8 @@ class Engine:
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
         replicates.measure(self._batch(self.state).x[0])
-        check_choice(mode, ("auto", "eager", "compiled"), "mode", "train")
-        self.mode = self._choose(mode)
+        self.requested = modes.checked(mode, self.device)
+        self.mode = modes.chosen(mode, self.replicates, self.device, settings.epochs * batches.per_epoch)
         self._advance: Callable[[], Any] = self._eager_step
 
     def _loop_tensors(self) -> dict[str, Tensor]:
@@ -134,15 +131,6 @@ class Engine:
                     f"per_replicate[{name}]", "train", "finite and at least 0", float(values[~good][0])
                 )
 
-    def _choose(self, mode: str) -> str:
-        if mode != "auto":
-            return mode
-        if self.device.type == "cuda":
-            return "compiled"
-        weights = sum(p.numel() for p in self.replicates.trained.values())
-        updates = weights * self.settings.epochs * self.batches.per_epoch
-        return "compiled" if updates > _WORTH_COMPILING_ON_CPU else "eager"
-
     # -- the step -------------------------------------------------------------------------------------
 
     def _batch(self, state: State) -> Batch:
@@ -164,23 +152,35 @@ class Engine:
 
     def _step(self, state: State, normal: Tensor, logistic: Tensor, rates: Tensor, root: Tensor) -> None:
         """The step that is compiled, after its prelude; it neither branches on data nor leaves the device."""
+        noise = normal, logistic
+        gradients = self.replicates.gradients(state, self._batch(state), state["loop"]["beta"], noise)
+        self._update(state, *gradients, rates, root)
+
+    @torch.no_grad()
+    def _update(
+        self, state: State, gradients: dict[str, Tensor], parts: Parts, rates: Tensor, root: Tensor
+    ) -> None:
         loop = state["loop"]
-        gradients, parts = self.replicates.gradients(
-            state, self._batch(state), loop["beta"], (normal, logistic)
-        )
-        with torch.no_grad():
-            _judge(loop, parts)
-            moments = state["first"], state["second"]
-            adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
-            _account(loop, parts)
+        _judge(loop, parts)
+        moments = state["first"], state["second"]
+        adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
+        _account(loop, parts)
+
+    def _captured_step(self) -> None:
+        """The step that is captured without the compiler: as the eager one, but it never asks the device."""
+        *noise, rates, root = self._prelude(self.state)
+        self._update(self.state, *self._gradients(noise[0], noise[1]), rates, root)
+
+    def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
+        """Outside the compiler a single replicate runs as an ordinary module."""
+        batch, beta, noise = self._batch(self.state), self["beta"], (normal, logistic)
+        if len(self.replicates) == 1:
+            return self.replicates.gradients_single(batch, beta, noise)
+        return self.replicates.gradients(self.state, batch, beta, noise)
 
     def _eager_step(self) -> None:
         state, loop = self.state, self.state["loop"]
-        noise, batch = self._noise(state), self._batch(state)
-        if len(self.replicates) == 1:
-            gradients, parts = self.replicates.gradients_single(batch, loop["beta"], noise)
-        else:
-            gradients, parts = self.replicates.gradients(state, batch, loop["beta"], noise)
+        gradients, parts = self._gradients(*self._noise(state))
         with torch.no_grad():
             finite = _finite(gradients.values())
             self._remember_culprits(finite, list(gradients))
@@ -199,13 +199,20 @@ class Engine:
                 if bad:
                     self.culprits.setdefault(k, bad[0])
 
+    def resume_mode(self, before: str | None) -> None:
+        """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
+        if self.requested == "auto" and before is not None:
+            with contextlib.suppress(InvalidInput):
+                self.mode = modes.checked(before, self.device)
+
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
-        """Compile and capture, if that is the mode; on failure say so in one line and stay eager.
+        """Compile or capture, if that is the mode; on failure say so in one line and stay eager.
 
         ``ready`` is called between compiling and the first time the step runs; it may wait for the device.
         """
         if self.mode == "eager":
             return
+        verb = "Compiling" if self.mode == "compiled" else "Capturing"
         started, waited = time.perf_counter(), 0.0
 
         def waiting() -> None:
@@ -219,15 +226,20 @@ class Engine:
         # Rehearsals change nothing that matters: replicates that are not alive keep their values.
         self["alive"].fill_(False)
         try:
-            with SILENT:
-                self._advance = fast_step(
-                    self._prelude, self._step, self.state, self.batches.per_epoch, waiting
-                )
-        except Exception as error:  # the compiler can fail in too many ways to name
+            if self.mode == "captured":
+                waiting()
+                with capturing():
+                    self._advance = captured(self._captured_step, rehearsals=min(3, self.batches.per_epoch))
+            else:
+                with SILENT:
+                    self._advance = fast_step(
+                        self._prelude, self._step, self.state, self.batches.per_epoch, waiting
+                    )
+        except Exception as error:  # compiling and capturing can fail in too many ways to name
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             telling = [line for line in lines if not line.endswith("raised:")] or [""]
             reason = f"{type(error).__name__}: {telling[0]}"[:200]
-            _log.warning("Compiling the training step failed (%s); running it eagerly.", reason)
+            _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
             self.mode, self._advance = "eager", self._eager_step
         for name, tensor in self.state["loop"].items():
             tensor.copy_(kept[name])
@@ -307,92 +319,3 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
     loop["kl_by_layer"].copy_(parts.kl_by_layer)
     loop["position"].add_(1)
     loop["step"].add_(1)
-
-
-def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
-
-    Separate from :func:`adam`, or the compiler would compute the powers again for every weight.
-    """
-    # In single precision 1 - 0.999^t would lose half its digits.
-    first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
-    return rates / first, torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
-
-
-def adam(
-    parameters: Tensors,
-    gradients: Tensors,
-    first: Tensors,
-    second: Tensors,
-    rates: Tensor,
-    group_of: Mapping[str, int],
-    root: Tensor,
-    alive: Tensor,
-) -> None:
-    r"""One step, in place, in plain operations: the compiler joins it with the gradient that feeds it.
-
-    .. math::
-        m \leftarrow \beta_1 m + (1-\beta_1) g, \quad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \quad
-        p \leftarrow p - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon}
-
-    Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
-    row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
-    values.
-    """
-    for name, p in parameters.items():
-        g, m, v = gradients[name], first[name], second[name]
-        per_replicate = (-1, *[1] * (p.dim() - 1))
-        rate = rates[group_of[name]].view(per_replicate)
-        live = alive.view(per_replicate)
-        m_new = m + (1.0 - BETAS[0]) * (g - m)
-        v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
-        p_new = p - rate * m_new / (torch.sqrt(v_new) / root + EPS)
-        # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
-        p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
-        m.copy_(torch.where(live, m_new, m))
-        v.copy_(torch.where(live, v_new, v))
-
-
-def adam_fused(
-    parameters: Tensors,
-    gradients: Tensors,
-    first: Tensors,
-    second: Tensors,
-    rates: Tensor,
-    group_of: Mapping[str, int],
-    count: int,
-    alive: list[bool],
-    together: bool | None = None,
-) -> None:
-    """The same step through torch's fused kernel: one pass over memory per tensor.
-
-    ``together`` says that all replicates have one rate (None: look). It must not change within a run:
-    the kernel rounds a whole stack and its slices differently.
-    """
-    if together is None:
-        together = bool((rates == rates[:, :1]).all())
-    held = [t for kind in (parameters, first, second) for t in kind.values()]
-    dead = [k for k, living in enumerate(alive) if not living] if together else []
-    before = [t[dead].clone() for t in held] if dead else []
-    parts = [slice(None)] if together else [slice(k, k + 1) for k, living in enumerate(alive) if living]
-    for group in set(group_of.values()):
-        names = [name for name in parameters if group_of[name] == group]
-        for part in parts:
-            _torch_adam(
-                [parameters[n][part] for n in names],
-                [gradients[n][part] for n in names],
-                [first[n][part] for n in names],
-                [second[n][part] for n in names],
-                [],
-                [torch.tensor(float(count - 1), device=rates.device) for _ in names],
-                fused=True,
-                amsgrad=False,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                lr=float(rates[group, part][0]),
-                weight_decay=0.0,
-                eps=EPS,
-                maximize=False,
-            )
-    for tensor, values in zip(held, before):
-        tensor[dead] = values

@@ -128,7 +128,9 @@ def train(
         layers, too, to train a network further. A list of networks, such as ``run.networks``, starts every
         replicate from its own.
     device : ``"auto"`` takes a GPU if there is one.
-    mode : ``"eager"``, ``"compiled"``, or ``"auto"``: compiled on CUDA and for long runs on a CPU.
+    mode : ``"eager"``; ``"captured"`` (CUDA only), which starts in seconds; ``"compiled"``, whose steps are
+        the shortest, after one to four minutes; or ``"auto"``, which compiles for long runs and on CUDA
+        captures the others. A checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
     folder, resume, checkpoint_seconds : save the state to a folder every so many seconds and on interruption,
         and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run

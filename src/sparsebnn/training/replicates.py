@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from sparsebnn.checks import (
     check_finite,
@@ -22,6 +22,7 @@ from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
+from sparsebnn.training.gradients import grad_and_value
 from sparsebnn.training.objective import Batch, Objective, Parts
 
 LOGITS = "inclusion_logit"
@@ -177,7 +178,7 @@ class Replicates:
             return parts.loss, parts
 
         stacked = (state["trained"], state["frozen"], state["varied"])
-        gradients, (_, parts) = vmap(grad_and_value(loss, has_aux=True))(
+        gradients, (_, parts) = vmap(grad_and_value(loss))(
             *stacked, batch.x, batch.y, batch.weight, beta, *noise
         )
         return gradients, parts

@@ -141,6 +141,7 @@ class Trainer:
             "history": [dataclasses.asdict(e) for e in self._run.history],
             "stopped": [dataclasses.asdict(s) for s in self._run.stopped],
             "train_seconds": self._run.train_seconds,
+            "mode": self.engine.mode,
         }
         path = self.path
         saved = self._writes.attempt(
@@ -184,6 +185,7 @@ class Trainer:
         self._run.history = [Epoch(**e) for e in header["history"]]
         self._run.stopped = [Stopped(**s) for s in header["stopped"]]
         self._run.train_seconds = header["train_seconds"]
+        self.engine.resume_mode(header.get("mode"))
 
     # -- the loop -------------------------------------------------------------------------------------
 
