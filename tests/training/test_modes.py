@@ -10,9 +10,10 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Callback, Settings, modes
 from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicates import Replicates
-from training.runs import FAMILIES, FIFTY, SHORT, fit, make_data, make_network
+from training.runs import FAMILIES, SHORT, fit, make_data, make_network
 
 CUDA = torch.device("cuda")
+FIFTY = Settings(epochs=17, batch_size=8, learning_rate=1e-2)  # 3 batches an epoch: 51 steps
 
 
 def stacked(family="spike_slab", kind="fc", replicates=1):
