@@ -92,7 +92,7 @@ class StoredModel(nn.Module):
 def _hub_class() -> Any:
     from huggingface_hub import PyTorchModelHubMixin
 
-    class HubModel(StoredModel, PyTorchModelHubMixin, library_name="sparsebnn"):  # type: ignore[call-arg, misc]
+    class HubModel(StoredModel, PyTorchModelHubMixin, library_name="sparsebnn"):
         """A predictor with ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``."""
 
         def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:

@@ -111,7 +111,7 @@ def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
     from onnx import TensorProto, helper, numpy_helper
 
     nodes, inputs, parts = [], [], []
-    shape = ["rows", 1]
+    shape: list[str | int | None] = ["rows", 1]
     assert exported.columns is not None
     for place, column in enumerate(exported.columns):
         part = f"column_{place}"

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput, check_choice, check_count, check_tensor, invalid
-from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_weights
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -36,6 +35,11 @@ __all__ = ["Head", "Predictor", "example_of", "plain", "predictor_of"]
 
 CLASS_OUTPUTS = ("probabilities", "entropy", "mutual_information")
 REAL_OUTPUTS = ("mean", "std", "epistemic_std")
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    """In nats; without the checks of :func:`sparsebnn.metrics.entropy`, which cannot be exported."""
+    return -torch.special.xlogy(probs, probs).sum(-1)
 
 
 class Head(nn.Module):
@@ -89,8 +93,8 @@ class Head(nn.Module):
         if not isinstance(form, Gaussian):
             each = class_probs(self.scale * outputs, form)
             probs = each.mean(0)
-            total = entropy(probs)
-            return probs, total, (total - entropy(each).mean(0)).clamp_min(0.0)
+            total = _entropy(probs)
+            return probs, total, (total - _entropy(each).mean(0)).clamp_min(0.0)
         mean = outputs[..., : form.n_targets]
         level = self.raw_std
         if self.heteroscedastic:

@@ -13,6 +13,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.predictor import Head, Predictor
 from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.io.sparse_files import MODULES
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.compaction import Take
 from sparsebnn.nn.networks import chain
@@ -20,39 +21,16 @@ from sparsebnn.nn.networks import chain
 __all__ = ["described", "restored"]
 
 _VERSION = 1
-_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-_MAXIMUM = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
-# The modules that a file can name, with the arguments of their constructors.
-_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.Linear: ("in_features", "out_features"),
-    nn.Conv1d: _CONVOLUTION,
-    nn.Conv2d: _CONVOLUTION,
-    nn.AvgPool1d: _AVERAGE,
-    nn.AvgPool2d: _AVERAGE,
-    nn.MaxPool1d: _MAXIMUM,
-    nn.MaxPool2d: _MAXIMUM,
-    nn.Flatten: ("start_dim", "end_dim"),
-    nn.ReLU: (),
-    nn.LeakyReLU: ("negative_slope",),
-    nn.GELU: ("approximate",),
-    nn.SiLU: (),
-    nn.Tanh: (),
-    nn.Sigmoid: (),
-    nn.Identity: (),
-}
-_BY_NAME = {kind.__name__: kind for kind in _MODULES}
 
 
 def _layer(module: nn.Module) -> dict[str, Any]:
-    if isinstance(module, Take):
-        return {"module": "Take", "inputs": len(module.index), "dim": module.dim}
-    names = _MODULES.get(type(module))
-    if names is None or getattr(module, "padding_mode", "zeros") != "zeros":
-        expected = "made of " + ", ".join(sorted(_BY_NAME))
+    name = type(module).__name__
+    if name not in MODULES or getattr(module, "groups", 1) != 1:
+        expected = "made of " + ", ".join(sorted(set(MODULES) - {"Take"}))
         advice = "ONNX and pt2 take any module."
         raise invalid("model", "export", expected, str(module).splitlines()[0], advice)
-    return {"module": type(module).__name__, **{name: getattr(module, name) for name in names}}
+    options = {key: getattr(module, key) for key in MODULES[name][1]}
+    return {"module": name, **options, **({"inputs": len(module.index)} if isinstance(module, Take) else {})}
 
 
 def _module(spec: Mapping[str, Any]) -> nn.Module:
@@ -63,7 +41,7 @@ def _module(spec: Mapping[str, Any]) -> nn.Module:
     }
     if spec["module"] == "Take":
         return Take(torch.zeros(options["inputs"], dtype=torch.int64), options["dim"])
-    return _BY_NAME[spec["module"]](**options)
+    return MODULES[spec["module"]][0](**options)
 
 
 def described(exported: Exported) -> dict[str, Any]:

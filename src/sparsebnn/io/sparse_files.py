@@ -19,7 +19,7 @@ from sparsebnn.io import storage
 from sparsebnn.nn.compaction import Take
 from sparsebnn.nn.sparse import plain_network
 
-__all__ = ["SparseFileError", "load_sparse", "save_sparse"]
+__all__ = ["MODULES", "SparseFileError", "load_sparse", "save_sparse"]
 
 
 class SparseFileError(storage.StorageError):
@@ -42,7 +42,7 @@ _WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "padding_mode")
 _POOL = ("kernel_size", "stride", "padding", "ceil_mode")
 # The modules that a file can name, and the arguments that make them.
-_MODULES: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+MODULES: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "Linear": (nn.Linear, ("in_features", "out_features")),
     "Conv1d": (nn.Conv1d, _CONV),
     "Conv2d": (nn.Conv2d, _CONV),
@@ -137,21 +137,21 @@ def save_sparse(network: nn.Module, path: str | Path, values: str = "float16") -
     modules, tensors = [], dict[str, Tensor]()
     for place, module in enumerate(plain_network(network)):
         name = type(module).__name__
-        if name not in _MODULES or getattr(module, "groups", 1) != 1:
+        if name not in MODULES or getattr(module, "groups", 1) != 1:
             expected = "made of Linear, Conv1d, Conv2d, activations, pools and Flatten"
             raise invalid("network", "save_sparse", expected, str(module))
         if isinstance(module, _WEIGHTS):
             tensors |= {f"{place}.{key}": tensor for key, tensor in _packed(module, values).items()}
         elif isinstance(module, Take):
             tensors[f"{place}.index"] = module.index.to(torch.int32)
-        modules.append([name, {key: getattr(module, key) for key in _MODULES[name][1]}])
+        modules.append([name, {key: getattr(module, key) for key in MODULES[name][1]}])
     target = Path(path)
     storage.write(_KIND, target, tensors, {"modules": modules})
     return target
 
 
 def _made(name: str, options: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
-    kind, keys = _MODULES[name]
+    kind, keys = MODULES[name]
     if options.keys() != set(keys):
         raise ValueError(f"options of {name} are missing")
     given: dict[str, Any] = {

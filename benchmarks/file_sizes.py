@@ -1,0 +1,121 @@
+"""``python -m benchmarks.file_sizes``: the frontier's MNIST network in every format, in bytes.
+
+The network is trained with the settings that the frontier study chose, and its median model is measured on
+the test rows before and after each loss of precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sparsebnn
+from sparsebnn.app.provenance import commit, device_name, rounded, versions
+from sparsebnn.inference import metrics
+from sparsebnn.io.sparse_files import load_sparse, save_sparse
+from sparsebnn.nn.compaction import compact
+from sparsebnn.nn.quantization import quantize
+from sparsebnn.nn.sparse_c import c_source
+from studies.runner import write_json
+
+_DENSITY = 0.0247  # the frontier's bound for MNIST, fully connected
+_SIZES = (784, 400, 600, 10)
+
+
+def trained(data: Any, epochs: int, seed: int) -> nn.Module:
+    """The recommended recipe at the frontier's density."""
+    recipe = sparsebnn.recipe("recommended", target_density=_DENSITY, epochs=epochs)
+    x, y = data.x_train.flatten(1), data.y_train
+    run = sparsebnn.train(recipe.mlp(_SIZES), (x, y), settings=recipe.settings, seed=seed)
+    return run.network.cpu()
+
+
+@torch.no_grad()
+def measured(network: Any, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Accuracy, negative log-likelihood and calibration error."""
+    probs = torch.softmax(network(x), 1)
+    return {
+        "accuracy": metrics.accuracy(probs, y),
+        "nll": metrics.nll(probs, y),
+        "ece": metrics.calibration_error(probs, y),
+    }
+
+
+def _object_size(sources: tuple[str, str], folder: Path, name: str) -> int | None:
+    """The bytes of constants and code in a compiled C file."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    for suffix, text in zip(("h", "c"), sources):
+        (folder / f"{name}.{suffix}").write_text(text)
+    target = folder / f"{name}.o"
+    command = [compiler, "-std=c99", "-Os", "-c", str(folder / f"{name}.c"), "-o", str(target)]
+    subprocess.run(command, check=True)
+    return target.stat().st_size
+
+
+def study(network: nn.Module, x_train: Tensor, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
+    """One row per format: bytes, bytes per weight, and what the network in it achieves."""
+    small = compact(network)
+    plain, rows = small.network, []
+    dense = 4 * sum(p.numel() for p in sparsebnn.mlp(_SIZES, family="gaussian").parameters()) // 2
+
+    def add(name: str, size: int | None, as_read: Any) -> None:
+        if size is not None:
+            per = size / small.nonzero
+            row = {"format": name, "bytes": size, "per_weight": per, **measured(as_read, x, y)}
+            rows.append(row)
+            print(row, flush=True)
+
+    add("dense, float32", dense, plain)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for values in ("float32", "float16", "int8"):
+            path = save_sparse(plain, folder / f"{values}.safetensors", values)
+            add(f"sparse safetensors, {values}", path.stat().st_size, load_sparse(path))
+        if importlib.util.find_spec("onnxscript"):
+            form = sparsebnn.likelihoods.Categorical(10)
+            path = sparsebnn.export(network, folder / "m.onnx", model="median", likelihood=form)
+            add("ONNX, compacted, float32", path.stat().st_size, plain)
+        add("C object, float32", _object_size(c_source(plain, "network", (784,)), folder, "network"), plain)
+        levels = quantize(plain, x_train[:1000])
+        add("C object, int8", _object_size(c_source(levels.program, "levels"), folder, "levels"), levels)
+    return [{**row, "weights": small.nonzero} for row in rows]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.file_sizes", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with mnist.npz")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    given = parser.parse_args(argv)
+    began = time.perf_counter()
+    data = sparsebnn.data.load("mnist", given.data)
+    network = trained(data, given.epochs, given.seed)
+    x_train, x = (each.flatten(1).float() / 255.0 for each in (data.x_train[:1000], data.x_test))
+    record = {
+        "rows": study(network, x_train, x, data.y_test),
+        "provenance": {
+            "command": f"python -m benchmarks.file_sizes --epochs {given.epochs} --seed {given.seed}",
+            "commit": commit(),
+            "versions": versions(),
+            "device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+            "seconds": time.perf_counter() - began,
+        },
+    }
+    write_json(given.out / "file_sizes.json", rounded(record))
+
+
+if __name__ == "__main__":
+    main()
