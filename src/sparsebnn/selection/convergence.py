@@ -6,7 +6,8 @@ Each chain is cut in half. With W the mean variance within halves and B/n the va
     \hat R = \sqrt{\frac{(n-1)W/n + B/n}{W}}, \qquad
     \mathrm{ESS} = \frac{m n}{1 + 2\sum_t \hat\rho_t}
 
-where the autocorrelations of all m halves are pooled and summed while neighboring pairs stay positive (Geyer).
+where the autocorrelations of all m halves are pooled and summed while neighboring pairs stay positive
+(Geyer).
 """
 
 from __future__ import annotations

@@ -5,15 +5,16 @@ r"""Marginal likelihoods of logistic and Poisson spike-and-slab models, by Lapla
     \approx \frac1S \sum_{s=1}^S \frac{p(y, b_s, w_s \mid \gamma)}{g(b_s, w_s)}, \qquad (b_s, w_s) \sim g
 
 g is a Student t at the mode of the integrand, with its curvature, so the weights are bounded and the mean is
-unbiased; draws come in pairs mirrored at the mode, and the normal density there, whose integral is known, is a
-control variate. Each model is integrated once and its estimate kept, so a
-chain targets :math:`\hat p(y \mid \gamma)`, whose relative error :attr:`GLMEvidence.errors` records. With
-S = 0 the Laplace approximation is the target.
+unbiased; draws come in pairs mirrored at the mode, and the normal density there, whose integral is known,
+is a control variate. Each model is integrated once and its estimate kept, so a chain targets :math:`\hat
+p(y \mid \gamma)`, whose relative error :attr:`GLMEvidence.errors` records. With S = 0 the Laplace
+approximation is the target.
 
 How much an input that is left out would add is estimated from the score and the curvature at the mode,
 
 .. math::
-    \log\frac{p(y \mid \gamma \cup j)}{p(y \mid \gamma)} \approx \frac{r_j^2}{2 v_j} - \tfrac12 \log(\tau v_j),
+    \log\frac{p(y \mid \gamma \cup j)}{p(y \mid \gamma)}
+    \approx \frac{r_j^2}{2 v_j} - \tfrac12 \log(\tau v_j),
     \quad r_j = x_j^\top (y - \mu), \quad
     v_j = x_j^\top W x_j + \tfrac1\tau - x_j^\top W D A^{-1} D^\top W x_j
 
@@ -95,7 +96,9 @@ class GLMEvidence:
         """Included inputs and the constant (c, m + 1, n), 0 where padded; mask; prior precisions."""
         index, mask = members(gamma)
         one = np.ones((len(gamma), 1), dtype=bool)
-        design = np.concatenate([self.x.T[index] * mask[:, :, None], np.ones((len(gamma), 1, len(self.y)))], 1)
+        design = np.concatenate(
+            [self.x.T[index] * mask[:, :, None], np.ones((len(gamma), 1, len(self.y)))], 1
+        )
         precision = np.where(mask, 1.0 / self.slab_vars[slab][:, None], 1.0)
         precision = np.concatenate([precision, np.full(one.shape, self.intercept_precision)], axis=1)
         return index, np.concatenate([mask, one], axis=1), design, precision

@@ -5,11 +5,11 @@ r"""Marginal likelihoods of linear spike-and-slab models, and how they change wi
     b \sim \mathcal N(0, s_b^2) \text{ or flat}
 
 With known noise :math:`w \sim \mathcal N(0, \tau I)` (absolute units). With unknown noise
-:math:`w \mid \sigma \sim \mathcal N(0, \tau\sigma^2 I)`, :math:`b \mid \sigma \sim \mathcal N(0, s_b^2\sigma^2)`
-and :math:`p(\sigma^2) \propto 1/\sigma^2`: the slab is then in units of the noise. Both are exact. Integrating
-out :math:`b` replaces :math:`X^\top X` by :math:`G = X^\top M X` and :math:`X^\top y` by :math:`c = X^\top M y`,
-with :math:`M = I - k 11^\top` (centering, if b is flat), and with :math:`A = G_\gamma + I/\tau`,
-:math:`Q = c_\gamma^\top A^{-1} c_\gamma`
+:math:`w \mid \sigma \sim \mathcal N(0, \tau\sigma^2 I)`, :math:`b \mid \sigma \sim \mathcal N(0,
+s_b^2\sigma^2)` and :math:`p(\sigma^2) \propto 1/\sigma^2`: the slab is then in units of the noise. Both are
+exact. Integrating out :math:`b` replaces :math:`X^\top X` by :math:`G = X^\top M X` and :math:`X^\top y` by
+:math:`c = X^\top M y`, with :math:`M = I - k 11^\top` (centering, if b is flat), and with :math:`A =
+G_\gamma + I/\tau`, :math:`Q = c_\gamma^\top A^{-1} c_\gamma`
 
 .. math::
     \log p(y \mid \gamma) = -\tfrac12\log\det(\tau A) + h(Q), \qquad
@@ -18,7 +18,8 @@ with :math:`M = I - k 11^\top` (centering, if b is flat), and with :math:`A = G_
 (for known noise G and c are divided by :math:`\sigma^2`; constants are left out). Adding j changes the
 determinant by :math:`v_j = G_{jj} + 1/\tau - G_{j\gamma}A^{-1}G_{\gamma j}` and Q by :math:`r_j^2/v_j`,
 :math:`r_j = c_j - G_{j\gamma}A^{-1}c_\gamma`; removing j does so by
-:math:`1/(A^{-1})_{jj}` and :math:`\mu_j^2/(A^{-1})_{jj}`. All p changes together cost :math:`O(|\gamma|^2 p)`.
+:math:`1/(A^{-1})_{jj}` and :math:`\mu_j^2/(A^{-1})_{jj}`. All p changes together cost :math:`O(|\gamma|^2
+p)`.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def members(gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Coefficients(NamedTuple):
-    """A draw from the posterior given each structure, and its mean; (c, m) with 0 where ``index`` is padded."""
+    """A draw from the posterior given each structure, and its mean; (c, m) with 0 where padded."""
 
-    index: np.ndarray
+    columns: np.ndarray
     values: np.ndarray
     intercept: np.ndarray
     mean: np.ndarray
@@ -133,7 +134,7 @@ class LinearEvidence:
         return rows, inverse, white
 
     def visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log p(y | γ) of each row of ``gamma`` (c, p), and its change when any one input is flipped (c, p)."""
+        """log p(y | γ) of each row of ``gamma`` (c, p), and its change by each flip (c, p)."""
         width = int(gamma.sum(1).max(initial=0))
         step = max(1, _CHUNK // max(1, width * self.p))
         parts = [

@@ -7,9 +7,10 @@ The coefficients are integrated out (:mod:`~sparsebnn.selection.marginal`), so a
 With :math:`t_j` the ratio of the target after and before input j is flipped, one iteration
 
 1. moves one included input: remove a random one and draw its place from all p candidates in proportion to the
-   target (a Gibbs step; for generalized linear models, from estimates, with a Metropolis–Hastings correction);
-2. adds or deletes an input, chosen in proportion to :math:`t_j/(1+t_j)` (Zanella's locally balanced proposals,
-   with Barker's function), accepted with the ratio of the normalizing constants;
+   target (a Gibbs step; for generalized linear models, from estimates, with a Metropolis–Hastings
+   correction);
+2. adds or deletes an input, chosen in proportion to :math:`t_j/(1+t_j)` (Zanella's locally balanced
+   proposals, with Barker's function), accepted with the ratio of the normalizing constants;
 3. at times moves the slab variance to a neighbor on its grid, and exchanges the states of neighboring
    temperatures; a chain at inverse temperature b targets :math:`p(y \mid \gamma, \tau)^b p(\gamma) p(\tau)`.
 
@@ -281,7 +282,9 @@ def sample_structures(
             slabs.append(state.slab[cold].copy())
             seconds = time.monotonic() - began
             if verbose and (step + 1) % max(1, total // 10) == 0:
-                print(f"iteration {step + 1} of {total}, {seconds:.1f} s, mean size {gamma.sum(1).mean():.1f}")
+                print(
+                    f"iteration {step + 1} of {total}, {seconds:.1f} s, mean size {gamma.sum(1).mean():.1f}"
+                )
             if max_seconds is not None and seconds > max_seconds:
                 break
     except KeyboardInterrupt:
