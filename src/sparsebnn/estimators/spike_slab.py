@@ -186,7 +186,8 @@ class SpikeSlabClassifier(ClassifierMixin, SpikeSlab):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row."""
-        return self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)]
+        second = self.predict_proba(X)[:, 1] > 0.5
+        return self.classes_[second.astype(int)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -121,6 +121,8 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         center, scale = X.mean(0), X.std(0)
         # Rounding leaves a constant column with a tiny spread.
         kept = np.nonzero(scale > 1e-10 * np.maximum(np.abs(center), 1e-300))[0]
+        if not len(kept):
+            raise invalid("X", owner, "a table with a column that varies", "constant columns only")
         center, scale = (
             (center[kept], scale[kept]) if self.standardize else (np.zeros(len(kept)), np.ones(len(kept)))
         )
