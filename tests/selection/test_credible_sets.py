@@ -54,6 +54,20 @@ def test_uncertain_and_impure_effects_have_no_set():
     assert set(credible_sets(spread, x, min_purity=0.0)[0].members) == {0, 3, 6}
 
 
+def test_uncertain_effects_have_sets_when_asked_for():
+    """Given that the effect is there, 0 and 1 hold 0.97 of it; the set's own probability is 0.78."""
+    rng = np.random.default_rng(4)
+    x = blocks(rng)
+    there = rng.random((5000, 1)) < 0.8
+    samples = one_of(rng, 5000, [0, 1, 2], [0.57, 0.4, 0.03]) & there
+    samples |= one_of(rng, 5000, [3, 4], [0.5, 0.5])
+    assert [set(one.members) for one in credible_sets(samples, x)] == [{3, 4}]
+    found = credible_sets(samples, x, min_probability=0.7)
+    assert sorted(sorted(one.members) for one in found) == [[0, 1], [3, 4]]
+    assert min(one.coverage for one in found) == pytest.approx(0.97 * 0.8, abs=0.02)
+    assert len(credible_sets(samples, x, min_probability=0.85)) == 1
+
+
 def test_members_that_the_coverage_does_not_need_are_dropped():
     """Greedily, 0 comes first; 1 and 2 together cover what it does."""
     samples = np.array([[1, 1, 0]] * 30 + [[1, 0, 1]] * 30 + [[0, 1, 0]] * 20 + [[0, 0, 1]] * 20)
@@ -93,6 +107,7 @@ def test_names_groups_and_text():
         ({"X": np.ones((5, 3))}, "X"),
         ({"coverage": 1.0}, "coverage"),
         ({"min_purity": -0.1}, "min_purity"),
+        ({"min_probability": 0.97}, "min_probability"),
         ({"names": ["a"]}, "names"),
     ],
 )

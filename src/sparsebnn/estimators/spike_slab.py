@@ -38,7 +38,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
         inverse temperatures that each chain has beside it.
     n_draws : Posterior draws of the coefficients to keep for predictions.
     start : Inclusion probabilities to start from (rows, columns), such as those of variational replicates.
-    coverage, min_purity : Of the credible sets.
+    coverage, min_purity, min_probability : Of the credible sets (:func:`sparsebnn.selection.credible_sets`).
     importance_draws : Draws per model with which Laplace's approximation is corrected (Poisson); 0 for none.
     max_seconds : Stop sampling after this time. An interrupt from the keyboard also ends the sampling, not
         the fit.
@@ -74,6 +74,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
         start: Any = None,
         coverage: float = 0.95,
         min_purity: float = 0.5,
+        min_probability: float | None = None,
         importance_draws: int = 64,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -94,6 +95,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
             start=start,
             coverage=coverage,
             min_purity=min_purity,
+            min_probability=min_probability,
             importance_draws=importance_draws,
             max_seconds=max_seconds,
             random_state=random_state,

@@ -53,6 +53,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         start: Any = None,
         coverage: float = 0.95,
         min_purity: float = 0.5,
+        min_probability: float | None = None,
         importance_draws: int = 64,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -70,6 +71,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.start = start
         self.coverage = coverage
         self.min_purity = min_purity
+        self.min_probability = min_probability
         self.importance_draws = importance_draws
         self.max_seconds = max_seconds
         self.random_state = random_state
@@ -165,6 +167,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             x[:, active],
             coverage=self.coverage,
             min_purity=self.min_purity,
+            min_probability=self.min_probability,
             names=names,
         )
         self.credible_sets_ = [one.moved(kept[active]) for one in sets]

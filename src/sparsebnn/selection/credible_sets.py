@@ -86,12 +86,16 @@ def credible_sets(
     *,
     coverage: float = 0.95,
     min_purity: float = 0.5,
+    min_probability: float | None = None,
     names: Sequence[str] | None = None,
 ) -> list[CredibleSet]:
     """The credible sets of sampled inclusions ``samples`` (samples, inputs), in order of discovery.
 
     ``X`` are the inputs, for their correlations. No set is returned for an effect that is too uncertain, or
-    spread over inputs that are not correlated by at least ``min_purity``.
+    spread over inputs that are not correlated by at least ``min_purity``. With a ``min_probability`` below the
+    coverage, effects that are less certain have sets, too: such a set contains an included input in a share
+    ``coverage`` of the samples in which any input like its first member is included, and with at least this
+    probability. SuSiE's sets are of this kind: they cover an effect given that it exists.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))
@@ -104,6 +108,10 @@ def credible_sets(
     gamma = _samples(samples, owner)
     coverage = check_number(coverage, "coverage", owner, "strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
     min_purity = check_number(min_purity, "min_purity", owner, "from 0 to 1", lambda v: 0.0 <= v <= 1.0)
+    least = coverage
+    if min_probability is not None:
+        said = "above 0 and at most the coverage"
+        least = check_number(min_probability, "min_probability", owner, said, lambda v: 0.0 < v <= coverage)
     x = np.asarray(X, dtype=np.float64)
     if x.ndim != 2 or x.shape[1] != gamma.shape[1]:
         raise invalid("X", owner, f"a table with {gamma.shape[1]} columns", f"shape {x.shape}")
@@ -119,7 +127,7 @@ def credible_sets(
     for lead in range(len(active)):
         if not free[lead]:
             continue
-        members = _grow(lead, inside, alike, free, coverage, min_purity)
+        members = _grow(lead, inside, alike, free, coverage, least, min_purity)
         if members is None:
             continue
         free[members] = False
@@ -138,20 +146,28 @@ def credible_sets(
 
 
 def _grow(
-    lead: int, inside: np.ndarray, alike: np.ndarray, free: np.ndarray, coverage: float, purity: float
+    lead: int,
+    inside: np.ndarray,
+    alike: np.ndarray,
+    free: np.ndarray,
+    coverage: float,
+    least: float,
+    purity: float,
 ) -> list[int] | None:
-    """The members of the set that starts with ``lead``, or None where the coverage is out of reach."""
+    """The members of the set that starts with ``lead``, or None where the probability is out of reach."""
     draws = inside.shape[1]
     members, covered = [lead], inside[lead].copy()
     allowed = free & (alike[lead] >= purity)
     allowed[lead] = False
-    while covered.sum() < coverage * draws:
+    while True:
         candidates = np.nonzero(allowed)[0]
-        if not len(candidates):
-            return None
         left = inside[candidates][:, ~covered]
-        if left.any(0).sum() + covered.sum() < coverage * draws:
+        reach = left.any(0).sum() + covered.sum()
+        target = max(least * draws, coverage * reach)
+        if reach < target:
             return None
+        if covered.sum() >= target:
+            break
         best = int(candidates[left.sum(1).argmax()])
         members.append(best)
         covered |= inside[best]
@@ -159,7 +175,7 @@ def _grow(
         allowed[best] = False
     for rarest in sorted(members, key=lambda i: (inside[i].sum(), -i)):
         rest = [i for i in members if i != rarest]
-        if rest and inside[rest].any(0).sum() >= coverage * draws:
+        if rest and inside[rest].any(0).sum() >= target:
             members = rest
     return sorted(members)
 
