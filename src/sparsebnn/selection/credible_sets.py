@@ -92,10 +92,10 @@ def credible_sets(
     """The credible sets of sampled inclusions ``samples`` (samples, inputs), in order of discovery.
 
     ``X`` are the inputs, for their correlations. No set is returned for an effect that is too uncertain, or
-    spread over inputs that are not correlated by at least ``min_purity``. With a ``min_probability`` below the
-    coverage, effects that are less certain have sets, too: such a set contains an included input in a share
-    ``coverage`` of the samples in which any input like its first member is included, and with at least this
-    probability. SuSiE's sets are of this kind: they cover an effect given that it exists.
+    spread over inputs that are not correlated by at least ``min_purity``. With a ``min_probability`` below
+    the coverage, effects that are less certain have sets, too: such a set contains an included input in a
+    share ``coverage`` of the samples in which any input like its first member is included, and with at
+    least this probability. SuSiE's sets are of this kind: they cover an effect given that it exists.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,13 +35,8 @@ __all__ = ["GLMEvidence"]
 _DF = 8.0  # degrees of freedom of the proposal
 _KEPT = 2_000_000  # numbers of gains to remember
 _CHUNK = 4_000_000  # numbers in one temporary array
+_FACTORS = 1000  # between 1 and 2, whose product is a finite number
 _LARGEST = 50.0  # of a linear predictor of log counts, against overflow
-
-
-class _Model(NamedTuple):
-    log_evidence: float
-    error: float
-    mode: np.ndarray  # the included inputs in order, then the intercept
 
 
 class GLMEvidence:
@@ -65,7 +59,8 @@ class GLMEvidence:
         self.pairs = (importance_draws + 1) // 2
         self.squares = x**2
         self.rng = np.random.default_rng(seed)
-        self.models: dict[bytes, _Model] = {}
+        self.modes: dict[bytes, np.ndarray] = {}  # the included inputs in order, then the intercept
+        self.models: dict[bytes, tuple[float, float]] = {}  # log evidence and its error
         self.gains: OrderedDict[bytes, np.ndarray] = OrderedDict()
         share = np.clip(y.mean(), 1e-3, None)
         self.start = math.log(share) if kind == "poisson" else math.log(share / max(1e-3, 1.0 - share))
@@ -74,13 +69,18 @@ class GLMEvidence:
     @property
     def errors(self) -> np.ndarray:
         """Relative standard error of each estimated marginal likelihood."""
-        return np.array([model.error for model in self.models.values()])
+        return np.array([error for _, error in self.models.values()])
 
     # -- the likelihood ------------------------------------------------------------------------------
 
     def _log_likelihood(self, f: np.ndarray) -> np.ndarray:
         if self.kind == "bernoulli":
-            return -np.logaddexp(0.0, (1.0 - 2.0 * self.y) * f).sum(-1)
+            # Σ log(1 + eᶻ) = Σ max(z, 0) + log Π (1 + e^−|z|), with one logarithm for many rows.
+            z = (1.0 - 2.0 * self.y) * f
+            terms = np.exp(-np.abs(z))
+            terms += 1.0
+            logs = [np.log(terms[..., at : at + _FACTORS].prod(-1)) for at in range(0, f.shape[-1], _FACTORS)]
+            return -np.maximum(z, 0.0, out=z).sum(-1) - np.sum(logs, axis=0)
         return (self.y * f - np.exp(np.minimum(f, _LARGEST))).sum(-1) - self.constant
 
     def _residual_and_weight(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,10 +136,24 @@ class GLMEvidence:
                 break
         return mode
 
+    def _mode(
+        self, keys: list[bytes], mask: np.ndarray, design: np.ndarray, precision: np.ndarray
+    ) -> np.ndarray:
+        """The modes of models, found once for each."""
+        fresh = [i for i, key in enumerate(keys) if key not in self.modes]
+        if fresh:
+            for i, mode in zip(fresh, self._modes(design[fresh], precision[fresh])):
+                self.modes[keys[i]] = np.append(mode[:-1][mask[i, :-1]], mode[-1])
+        found = np.zeros(mask.shape)
+        for i, key in enumerate(keys):
+            own = self.modes[key]
+            found[i, : len(own) - 1], found[i, -1] = own[:-1], own[-1]
+        return found
+
     def _fit(self, keys: list[bytes], gamma: np.ndarray, slab: np.ndarray) -> None:
         """Integrate the models of ``gamma`` and keep the results."""
         _, mask, design, precision = self._design(gamma, slab)
-        mode = self._modes(design, precision)
+        mode = self._mode(keys, mask, design, precision)
         log_weight, _, log_normal = self._weights(mode, mask, design, precision, self.rng)
         top = log_weight.max(0)
         # A pair is one observation: its two draws are mirrored.
@@ -155,10 +169,8 @@ class GLMEvidence:
             ratio = np.where(better > 0.5 * mean, ratio - slope * off, ratio)
             mean = np.where(better > 0.5 * mean, better, mean)
             error = ratio.std(0, ddof=1) / mean / math.sqrt(pairs)
-        sizes = mask.sum(1) - 1
-        for i, key in enumerate(keys):
-            own = np.append(mode[i, : sizes[i]], mode[i, -1])
-            self.models[key] = _Model(float(top[i] + np.log(mean[i])), float(error[i]), own)
+        for key, value, off in zip(keys, top + np.log(mean), error):
+            self.models[key] = float(value), float(off)
 
     def _weights(
         self,
@@ -217,11 +229,14 @@ class GLMEvidence:
         if fresh:
             chosen = list(fresh.values())
             self._fit(list(fresh), gamma[chosen], slab[chosen])
-        return np.array([self.models[key].log_evidence for key in keys])
+        return np.array([self.models[key][0] for key in keys])
 
     def visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log p(y | γ) of each row of ``gamma`` (c, p), and estimates of its change by one flip (c, p)."""
-        log_evidence = self.log_evidence(gamma, slab)
+        return self.log_evidence(gamma, slab), self.scan(gamma, slab)
+
+    def scan(self, gamma: np.ndarray, slab: np.ndarray) -> np.ndarray:
+        """Estimated changes of log p(y | γ) by each flip (c, p); needs no integral."""
         keys = self._keys(gamma, slab)
         fresh = {key: i for i, key in enumerate(keys) if key not in self.gains}
         if fresh:
@@ -234,14 +249,11 @@ class GLMEvidence:
             found.append(self.gains[key])
         while len(self.gains) > max(len(gamma), _KEPT // self.p):
             self.gains.popitem(last=False)
-        return log_evidence, np.array(found)
+        return np.array(found)
 
     def _gains(self, keys: list[bytes], gamma: np.ndarray, slab: np.ndarray) -> np.ndarray:
         index, mask, design, precision = self._design(gamma, slab)
-        mode = np.zeros(mask.shape)
-        for i, key in enumerate(keys):
-            own = self.models[key].mode
-            mode[i, : len(own) - 1], mode[i, -1] = own[:-1], own[-1]
+        mode = self._mode(keys, mask, design, precision)
         residual, weight = self._residual_and_weight((mode[:, None, :] @ design)[:, 0])
         inverse = np.linalg.inv(np.linalg.cholesky(self._curvature(design, precision, weight)))
         c, m, n = design.shape

@@ -142,6 +142,10 @@ class LinearEvidence:
         ]
         return np.concatenate([first for first, _ in parts]), np.concatenate([second for _, second in parts])
 
+    def scan(self, gamma: np.ndarray, slab: np.ndarray) -> np.ndarray:
+        """The changes of log p(y | γ) by each flip (c, p)."""
+        return self.visit(gamma, slab)[1]
+
     def _visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index, mask = members(gamma)
         var = self.slab_vars[slab]

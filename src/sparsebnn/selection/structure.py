@@ -47,6 +47,8 @@ class Evidence(Protocol):
 
     def visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
+    def scan(self, gamma: np.ndarray, slab: np.ndarray) -> np.ndarray: ...
+
     def draw(self, gamma: np.ndarray, slab: np.ndarray, rng: np.random.Generator) -> Coefficients: ...
 
 
@@ -169,7 +171,7 @@ class _Chains:
         rows = np.arange(len(at))
         i = _pick(gamma.astype(np.float64), rng)
         gamma[rows, i] = False
-        log_evidence, gains = self.evidence.visit(gamma, slab)
+        gains = self.evidence.scan(gamma, slab)
         height = np.where(gamma, -np.inf, beta[:, None] * gains)
         place = np.exp(height - height.max(1, keepdims=True))
         place /= place.sum(1, keepdims=True)
@@ -228,7 +230,7 @@ def _starts(
         given = np.atleast_2d(np.asarray(start, dtype=np.float64))
         return rng.random((chains, p)) < given[np.arange(chains) % len(given)]
     empty = np.zeros((1, p), dtype=bool)
-    _, gains = evidence.visit(empty, np.full(1, len(evidence.slab_vars) // 2))
+    gains = evidence.scan(empty, np.full(1, len(evidence.slab_vars) // 2))
     noisy = 0.5 * gains + rng.gumbel(size=(chains, p))
     place = np.argsort(np.argsort(-noisy, axis=1), axis=1)
     return place < rng.integers(0, min(5, p) + 1, size=(chains, 1))
