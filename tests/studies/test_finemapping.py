@@ -60,7 +60,8 @@ def test_a_second_run_adds_what_is_missing(tmp_path, monkeypatch):
     finemapping.main(["--quick", "--out", str(tmp_path), "--effects", "1"])
     file = tmp_path / "results" / "finemapping" / "rows.jsonl"
     first = read_rows(file)
-    assert [row["data_set"] for row in first] == [0, 1]
+    assert [row["data_set"] for row in first] == [0, 0, 1, 1]
+    assert {row["method"] for row in first} == {"structure sampling", "structure sampling, strict"}
     assert {"command", "commit", "versions", "cpu_seconds", "max_rhat"} <= set(first[0])
     asked = []
     real = finemapping.run_ours
@@ -69,7 +70,7 @@ def test_a_second_run_adds_what_is_missing(tmp_path, monkeypatch):
     )
     finemapping.main(["--quick", "--out", str(tmp_path), "--effects", "1", "--data-sets", "3"])
     assert asked == [(1, 2)]
-    assert len(read_rows(file)) == 3
+    assert len(read_rows(file)) == 6
 
 
 def test_genotypes_are_needed():
