@@ -32,8 +32,8 @@ from studies.runner import Study, arguments, count, in_parallel, read_rows
 
 __all__ = ["METHODS", "Spec", "run_ours", "run_susie", "score", "simulate", "summary", "table"]
 
-# Strict sets contain an included column with probability 0.95, whether or not there is an effect; the others, like
-# susieR's, given that there is one.
+# Strict sets contain an included column with probability 0.95; the others, like susieR's, do so given that
+# there is an effect.
 METHODS = ("structure sampling", "structure sampling, strict", "susieR")
 PVES = (0.05, 0.1, 0.2, 0.4)
 
@@ -134,8 +134,8 @@ def run_ours(x: np.ndarray, cells: Sequence[tuple[int, int]], spec: Spec) -> lis
             "max_rhat": round(model.diagnostics_["max_rhat"], 4),
             "min_ess": round(model.diagnostics_["min_ess"], 1),
         }
-        limits = {"coverage": spec.coverage, "min_purity": spec.min_purity}
-        strict = credible_sets(model.sample_inclusions(), x, **limits)
+        samples = model.sample_inclusions()
+        strict = credible_sets(samples, x, coverage=spec.coverage, min_purity=spec.min_purity)
         for method, found in ((METHODS[0], model.credible_sets_), (METHODS[1], strict)):
             sets = [list(one.members) for one in found]
             row = _row(method, effects, number, spec.seed, truth, pve) | {"sets": sets}
