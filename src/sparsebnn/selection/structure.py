@@ -33,7 +33,7 @@ from sparsebnn.selection.marginal import Coefficients
 __all__ = ["Evidence", "StructureSamples", "sample_structures", "size_log_prior"]
 
 _BLOCK = 25  # iterations whose conditional probabilities are summed together
-_SLAB_EVERY = 4  # iterations
+_SLAB_EVERY = 2  # iterations
 _NEVER = 0.01  # inputs with less inclusion are not judged for convergence
 _MOST_JUDGED = 500  # inputs
 
