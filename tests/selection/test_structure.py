@@ -69,7 +69,7 @@ def test_unknown_noise_and_learned_priors_match_enumeration(p, rho):
     log_weights = np.logaddexp.reduce(each, axis=0) + np.array(beta)
     exact = normalized(log_weights, structures)
     evidence = LinearEvidence(x, y, slabs)
-    found = sample_structures(evidence, size_log_prior(p, (1.0, 3.0)), n_iter=2000, burn_in=100)
+    found = sample_structures(evidence, size_log_prior(p, (1.0, 3.0)), n_iter=3000, burn_in=100)
     assert np.abs(found.inclusion - exact).mean() < 0.01
     at = [np.exp(one + beta - log_weights.max()).sum() for one in each]
     shares = np.bincount(found.slab.ravel(), minlength=3) / found.slab.size
@@ -203,8 +203,8 @@ def test_starts_are_drawn_from_the_given_inclusions():
     evidence = LinearEvidence(x, f + rng.standard_normal(30), ONE)
     start = np.eye(10)[:2]
     once = sample_structures(evidence, size_log_prior(10, 0.2), n_iter=1, burn_in=0, start=start, n_chains=8)
-    # One iteration moves one input and flips one.
-    assert once.gammas().sum(1).max() <= 2
+    # One iteration moves one input and flips three.
+    assert once.gammas().sum(1).max() <= 4
 
 
 def test_time_and_interrupts_end_the_sampling():

@@ -15,8 +15,6 @@ from sparsebnn.estimators.spike_slab_base import SpikeSlab
 from sparsebnn.selection.marginal import LinearEvidence
 from sparsebnn.selection.structure import Evidence
 
-__all__ = ["SpikeSlabClassifier", "SpikeSlabRegression"]
-
 
 class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
     """Linear or Poisson regression with spike-and-slab coefficients, by sampling structures.

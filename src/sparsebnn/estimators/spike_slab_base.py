@@ -28,8 +28,6 @@ from sparsebnn.selection.credible_sets import credible_sets
 from sparsebnn.selection.glm_marginal import GLMEvidence
 from sparsebnn.selection.structure import Evidence, sample_structures, size_log_prior
 
-__all__ = ["SLAB_GRID", "SpikeSlab"]
-
 SLAB_GRID = tuple(float(10.0**power) for power in np.arange(-3.0, 2.01, 0.5))
 
 

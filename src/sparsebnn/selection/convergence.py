@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["effective_sample_size", "split_rhat"]
-
 
 def _halves(draws: np.ndarray) -> np.ndarray:
     """(draws, chains, …) to (draws / 2, 2 · chains, …)."""

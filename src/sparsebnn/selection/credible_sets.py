@@ -21,8 +21,6 @@ import numpy as np
 
 from sparsebnn.checks import check_number, invalid
 
-__all__ = ["CredibleSet", "credible_sets", "group_inclusion"]
-
 _RARE = 1e-4  # inputs that are included less often are never members
 
 

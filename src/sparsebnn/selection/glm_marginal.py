@@ -30,8 +30,6 @@ import numpy as np
 
 from sparsebnn.selection.marginal import Coefficients, members
 
-__all__ = ["GLMEvidence"]
-
 _DF = 8.0  # degrees of freedom of the proposal
 _KEPT = 2_000_000  # numbers of gains to remember
 _CHUNK = 4_000_000  # numbers in one temporary array

@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Coefficients", "LinearEvidence", "members"]
-
 _WHOLE_GRAM = 5000  # inputs; with more, rows of XᵀX are computed when first needed
 _CHUNK = 4_000_000  # numbers in one temporary array
 

@@ -30,10 +30,9 @@ import numpy as np
 from sparsebnn.selection.convergence import effective_sample_size, split_rhat
 from sparsebnn.selection.marginal import Coefficients
 
-__all__ = ["Evidence", "StructureSamples", "sample_structures", "size_log_prior"]
-
 _BLOCK = 25  # iterations whose conditional probabilities are summed together
 _SLAB_EVERY = 2  # iterations
+_SMALL, _FLIPS = 200, 3  # with so few inputs a flip is cheap, and an iteration makes several
 _NEVER = 0.01  # inputs with less inclusion are not judged for convergence
 _MOST_JUDGED = 500  # inputs
 
@@ -268,7 +267,8 @@ def sample_structures(
     try:
         for step in range(total):
             placed = state.move()[cold]
-            state.flip()
+            for _ in range(_FLIPS if evidence.p <= _SMALL else 1):
+                state.flip()
             if step % _SLAB_EVERY == 0 and len(evidence.slab_vars) > 1:
                 state.change_slab()
             state.exchange(levels, step % 2)
