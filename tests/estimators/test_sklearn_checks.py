@@ -10,7 +10,12 @@ SCIPY_ARRAY_API is set; the estimators make no claim to array API inputs.
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.estimators import (
+    SparseBNNClassifier,
+    SparseBNNRegressor,
+    SpikeSlabClassifier,
+    SpikeSlabRegression,
+)
 
 _NOISE = "weights and repeated rows draw different training noise: equal in expectation only"
 
@@ -46,4 +51,15 @@ def test_quick_settings(estimator, check):
 @pytest.mark.slow
 @sklearn_checks(SparseBNNClassifier(), SparseBNNRegressor())
 def test_defaults(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:.*have not converged")
+@NONE_SELECTED
+@sklearn_checks(
+    SpikeSlabRegression(n_iter=150, burn_in=50, random_state=0),
+    SpikeSlabClassifier(n_iter=150, burn_in=50, random_state=0),
+    SpikeSlabRegression(n_iter=150, burn_in=50, random_state=0, noise_std=1.0),
+)
+def test_spike_slab(estimator, check):
     check(estimator)

@@ -20,6 +20,7 @@ from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.estimators.explanation import Effects, Explanation
 from sparsebnn.estimators.persistence import EstimatorError
 from sparsebnn.estimators.regressor import SparseBNNRegressor
+from sparsebnn.estimators.spike_slab import SpikeSlabClassifier, SpikeSlabRegression
 
 __all__ = [
     "ColumnWarning",
@@ -29,6 +30,8 @@ __all__ = [
     "Explanation",
     "SparseBNNClassifier",
     "SparseBNNRegressor",
+    "SpikeSlabClassifier",
+    "SpikeSlabRegression",
     "Table",
     "load",
 ]

@@ -1,5 +1,6 @@
-"""Which variables and weights matter: rules with error rates, and active paths through a network."""
+"""Which inputs and weights matter: rules with error rates, structure sampling, credible sets, paths."""
 
+from sparsebnn.selection.credible_sets import CredibleSet, credible_sets, group_inclusion
 from sparsebnn.selection.paths import Reach, median_reach, path_probability
 from sparsebnn.selection.rules import (
     Agreement,
@@ -12,18 +13,24 @@ from sparsebnn.selection.rules import (
     select,
     wilson,
 )
+from sparsebnn.selection.structure import StructureSamples, sample_structures
 
 __all__ = [
     "Agreement",
+    "CredibleSet",
     "Reach",
     "Selection",
+    "StructureSamples",
     "agreement",
     "bayesian_fdr_threshold",
+    "credible_sets",
     "expected_fdr",
+    "group_inclusion",
     "input_inclusion",
     "median_inputs",
     "median_reach",
     "path_probability",
+    "sample_structures",
     "select",
     "wilson",
 ]

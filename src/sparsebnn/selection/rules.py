@@ -1,7 +1,7 @@
 r"""Inclusion probabilities to variables, with what error rate.
 
-Three ways to choose: the median probability model (inclusion above one half), your own threshold,
-or the largest set whose expected share of false choices stays under a level,
+Choose by the median probability model (inclusion above one half), your own threshold, credible sets, or the
+largest set whose expected share of false choices stays under a level,
 
 .. math::
     \widehat{\mathrm{FDR}}(S) = \frac{1}{|S|} \sum_{i \in S} (1 - p_i) \le \text{level}
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
+from sparsebnn.selection.credible_sets import CredibleSet
 from sparsebnn.selection.paths import median_reach, path_probability
 
 _NORMAL_QUANTILE = 1.959963984540054
@@ -106,7 +107,7 @@ class Selection:
     """Which inputs were chosen, by what rule, and how probable each of them is.
 
     ``inclusion`` and ``chosen`` have one entry per name; ``error`` is the Monte Carlo standard error of
-    the probabilities, 0 where they are exact.
+    the probabilities, 0 where they are exact. ``sets`` are the credible sets, for that rule.
     """
 
     names: tuple[str, ...]
@@ -115,6 +116,7 @@ class Selection:
     rule: str
     threshold: float
     error: Tensor
+    sets: tuple[CredibleSet, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -142,6 +144,8 @@ class Selection:
             mark = "yes" if bool(self.chosen[i]) else ""
             lines.append(f"{self.names[i]:<{width}}  {float(self.inclusion[i]):9.4f}  {mark}".rstrip())
         total = f"{int(self.chosen.sum())} of {len(self.names)} inputs; rule: {self.rule}"
+        if self.sets:
+            return "\n".join([*lines, total, *map(str, self.sets)])
         return "\n".join([*lines, f"{total}; expected FDR {self.expected_fdr:.3f}"])
 
     def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
@@ -200,21 +204,22 @@ def select(
     ``rule="median"`` takes the median probability model: for a network the inputs that reach an output by
     weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
     whose expected false discovery rate is at most ``level``. ``rule="threshold"`` takes inclusions of at
-    least ``threshold``. ``names`` are strings or a data frame, whose columns name the inputs; an
-    estimator has its own. An estimator that was fitted at a temperature below 1 has inclusions that are no
-    posterior probabilities, from which no error rate follows: ``rule="fdr"`` refuses it.
+    least ``threshold``. ``rule="credible_sets"`` takes the members of the model's ``credible_sets_``, of each
+    of which at least one is included with high probability. ``names`` are strings or a data frame, whose
+    columns name the inputs; an estimator has its own. An estimator that was fitted at a temperature below 1
+    has inclusions that are no posterior probabilities: ``rule="fdr"`` refuses it.
 
     >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
     ('x1',)
     """
-    check_choice(rule, ("median", "fdr", "threshold"), "rule", "select")
+    check_choice(rule, ("median", "fdr", "threshold", "credible_sets"), "rule", "select")
+    sets = _sets(source) if rule == "credible_sets" else ()
     if (threshold is not None) != (rule == "threshold"):
         expected = "given for rule='threshold' and for no other"
         raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
     limit = 0.5
     if rule == "threshold":
-        expected = "from 0 to 1"
-        limit = check_number(threshold, "threshold", "select", expected, lambda value: 0.0 <= value <= 1.0)
+        limit = check_number(threshold, "threshold", "select", "from 0 to 1", lambda value: 0 <= value <= 1)
     if rule == "fdr":
         level = _check_level(level, "select")
     seed = check_seed(seed, "seed", "select", least=0)
@@ -234,8 +239,18 @@ def select(
     if rule == "fdr":
         limit = bayesian_fdr_threshold(p, level)
     chosen = median if median is not None else (p > limit if rule == "median" else p >= limit)
+    if rule == "credible_sets":
+        chosen, limit = torch.zeros(len(p), dtype=torch.bool), math.nan
+        chosen[[i for one in sets for i in one.members]] = True
     said = f"fdr at {level:g}" if rule == "fdr" else rule
-    return Selection(_names(names, len(p), "select"), p, chosen, said, limit, error)
+    return Selection(_names(names, len(p), "select"), p, chosen, said, limit, error, sets)
+
+
+def _sets(source: Any) -> tuple[CredibleSet, ...]:
+    if not hasattr(source, "credible_sets_"):
+        got, advice = f"a {type(source).__name__}", "Fit SpikeSlabRegression or SpikeSlabClassifier."
+        raise invalid("source", "select", "a model with credible_sets_", got, advice)
+    return tuple(source.credible_sets_)
 
 
 # --- many selections ---------------------------------------------------------------------------------

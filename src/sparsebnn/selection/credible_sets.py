@@ -1,0 +1,202 @@
+r"""Credible sets: small sets of inputs that contain an included one with high probability.
+
+.. math::
+    P\Big(\sum_{j \in C} \gamma_j \ge 1 \,\Big|\, y\Big) \ge \text{coverage}, \qquad
+    \min_{i, j \in C} |\operatorname{corr}(x_i, x_j)| \ge \text{min\_purity}
+
+One set per effect. A set starts with the most probable input left and takes, one at a time, the input that
+most often is included when nothing in the set is. Inputs that stand in for each other exclude each other in
+the samples and end in one set; an input with an effect of its own is included together with the others,
+adds little, and starts a set of its own. Members that the coverage does not need are dropped. Sets are
+disjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sparsebnn.checks import check_number, invalid
+
+_RARE = 1e-4  # inputs that are included less often are never members
+
+
+@dataclass(frozen=True)
+class CredibleSet:
+    """Inputs of which at least one is included with probability ``coverage``.
+
+    ``members`` are column indices, most probable first, with their ``inclusion``; ``purity`` is the smallest
+    absolute correlation between two of them, 1 for a single one.
+    """
+
+    members: tuple[int, ...]
+    names: tuple[str, ...]
+    inclusion: tuple[float, ...]
+    coverage: float
+    purity: float
+
+    def moved(self, columns: np.ndarray) -> CredibleSet:
+        """The same set in a table where column ``i`` has the number ``columns[i]``."""
+        return replace(self, members=tuple(int(columns[i]) for i in self.members))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __str__(self) -> str:
+        listed = ", ".join(self.names)
+        what = listed if len(self) == 1 else f"one of {len(self)} ({listed})"
+        return f"{what}: probability {self.coverage:.3f}, purity {self.purity:.2f}"
+
+
+def _samples(samples: Any, owner: str) -> np.ndarray:
+    found = np.asarray(samples)
+    if found.ndim != 2 or found.size == 0:
+        raise invalid("samples", owner, "a (samples, inputs) array", f"shape {found.shape}")
+    if found.dtype != bool and not np.isin(found, (0, 1)).all():
+        advice = "Pass sampled inclusions, not probabilities."
+        raise invalid("samples", owner, "0 or 1 everywhere", "other values", advice)
+    return found.astype(bool)
+
+
+def _listed(names: Any, width: int, owner: str) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"x{i + 1}" for i in range(width))
+    listed = tuple(str(name) for name in names)
+    if len(listed) != width:
+        raise invalid("names", owner, f"one name per input ({width})", f"{len(listed)} names")
+    return listed
+
+
+def _correlations(x: np.ndarray) -> np.ndarray:
+    """Absolute correlations of the columns; those of a constant column are 0."""
+    centered = x - x.mean(0)
+    length = np.sqrt((centered**2).sum(0))
+    scaled = centered / np.where(length > 1e-12 * np.maximum(1.0, np.abs(x).max(0)), length, np.inf)
+    return np.minimum(np.abs(scaled.T @ scaled), 1.0)
+
+
+def credible_sets(
+    samples: Any,
+    X: Any,
+    *,
+    coverage: float = 0.95,
+    min_purity: float = 0.5,
+    min_probability: float | None = None,
+    names: Sequence[str] | None = None,
+) -> list[CredibleSet]:
+    """The credible sets of sampled inclusions ``samples`` (samples, inputs), in order of discovery.
+
+    ``X`` are the inputs, for their correlations. No set is returned for an effect that is too uncertain, or
+    spread over inputs that are not correlated by at least ``min_purity``. With a ``min_probability`` below
+    the coverage, effects that are less certain have sets, too: such a set contains an included input in a
+    share ``coverage`` of the samples in which any input like its first member is included, and with at
+    least this probability. SuSiE's sets are of this kind: they cover an effect given that it exists.
+
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.standard_normal((50, 2))
+    >>> first = rng.random(400) < 0.6  # the first column, or its copy; the last one always
+    >>> samples = np.column_stack([first, ~first, np.ones(400)])
+    >>> [found.members for found in credible_sets(samples, z[:, [0, 0, 1]])]
+    [(2,), (0, 1)]
+    """
+    owner = "credible_sets"
+    gamma = _samples(samples, owner)
+    coverage = check_number(coverage, "coverage", owner, "strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
+    min_purity = check_number(min_purity, "min_purity", owner, "from 0 to 1", lambda v: 0.0 <= v <= 1.0)
+    least = coverage
+    if min_probability is not None:
+        said = "above 0 and at most the coverage"
+        least = check_number(min_probability, "min_probability", owner, said, lambda v: 0.0 < v <= coverage)
+    x = np.asarray(X, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] != gamma.shape[1]:
+        raise invalid("X", owner, f"a table with {gamma.shape[1]} columns", f"shape {x.shape}")
+    listed = _listed(names, gamma.shape[1], owner)
+    inclusion = gamma.mean(0)
+    active = np.nonzero(inclusion >= _RARE)[0]
+    active = active[np.argsort(-inclusion[active], kind="stable")]
+    alike = _correlations(x[:, active])
+    # Order by inclusion, so position is rank; samples × active inputs from here on.
+    inside = np.ascontiguousarray(gamma[:, active].T)
+    free = np.ones(len(active), dtype=bool)
+    found = []
+    for lead in range(len(active)):
+        if not free[lead]:
+            continue
+        members = _grow(lead, inside, alike, free, coverage, least, min_purity)
+        if members is None:
+            continue
+        free[members] = False
+        pairs = alike[np.ix_(members, members)]
+        columns = active[members]
+        found.append(
+            CredibleSet(
+                tuple(columns.tolist()),
+                tuple(listed[i] for i in columns),
+                tuple(inclusion[columns].tolist()),
+                float(inside[members].any(0).mean()),
+                float(pairs.min()) if len(members) > 1 else 1.0,
+            )
+        )
+    return found
+
+
+def _grow(
+    lead: int,
+    inside: np.ndarray,
+    alike: np.ndarray,
+    free: np.ndarray,
+    coverage: float,
+    least: float,
+    purity: float,
+) -> list[int] | None:
+    """The members of the set that starts with ``lead``, or None where the probability is out of reach."""
+    draws = inside.shape[1]
+    members, covered = [lead], inside[lead].copy()
+    allowed = free & (alike[lead] >= purity)
+    allowed[lead] = False
+    while True:
+        candidates = np.nonzero(allowed)[0]
+        left = inside[candidates][:, ~covered]
+        reach = left.any(0).sum() + covered.sum()
+        target = max(least * draws, coverage * reach)
+        if reach < target:
+            return None
+        if covered.sum() >= target:
+            break
+        best = int(candidates[left.sum(1).argmax()])
+        members.append(best)
+        covered |= inside[best]
+        allowed &= alike[best] >= purity
+        allowed[best] = False
+    for rarest in sorted(members, key=lambda i: (inside[i].sum(), -i)):
+        rest = [i for i in members if i != rarest]
+        if rest and inside[rest].any(0).sum() >= target:
+            members = rest
+    return sorted(members)
+
+
+def group_inclusion(
+    samples: Any, groups: Mapping[str, Sequence[Any]], names: Sequence[str] | None = None
+) -> dict[str, float]:
+    """The probability that at least one member of each named group is included.
+
+    Members are column indices, or names if ``names`` are given.
+
+    >>> group_inclusion([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 0]], {"first two": [0, 1], "last": [2]})
+    {'first two': 0.75, 'last': 0.0}
+    """
+    owner = "group_inclusion"
+    gamma = _samples(samples, owner)
+    width = gamma.shape[1]
+    place = {name: i for i, name in enumerate(_listed(names, width, owner))}
+    found = {}
+    for group, listed in groups.items():
+        columns = [place.get(member, -1) if isinstance(member, str) else int(member) for member in listed]
+        if not columns or min(columns) < 0 or max(columns) >= width:
+            expected = f"columns of the table (0 to {width - 1}, or names)"
+            raise invalid("groups", owner, expected, f"{group!r}: {listed}")
+        found[str(group)] = float(gamma[:, columns].any(1).mean())
+    return found
