@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,33 +64,31 @@ def _object_size(sources: tuple[str, str], folder: Path, name: str) -> int | Non
     return target.stat().st_size
 
 
-def study(network: nn.Module, x_train: Tensor, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
+def study(network: nn.Module, x_train: Tensor, x: Tensor, y: Tensor) -> Iterator[dict[str, Any]]:
     """One row per format: bytes, bytes per weight, and what the network in it achieves."""
     small = compact(network)
-    plain, rows = small.network, []
+    plain = small.network
     dense = 4 * sum(p.numel() for p in sparsebnn.mlp(_SIZES, family="gaussian").parameters()) // 2
 
-    def add(name: str, size: int | None, as_read: Any) -> None:
-        if size is not None:
-            per = size / small.nonzero
-            row = {"format": name, "bytes": size, "per_weight": per, **measured(as_read, x, y)}
-            rows.append(row)
-            print(row, flush=True)
+    def row(name: str, size: int, as_read: Any) -> dict[str, Any]:
+        found = {"format": name, "bytes": size, "weights": small.nonzero, "per_weight": size / small.nonzero}
+        return {**found, **measured(as_read, x, y)}
 
-    add("dense, float32", dense, plain)
+    yield row("dense, float32", dense, plain)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for values in ("float32", "float16", "int8"):
             path = save_sparse(plain, folder / f"{values}.safetensors", values)
-            add(f"sparse safetensors, {values}", path.stat().st_size, load_sparse(path))
+            yield row(f"sparse safetensors, {values}", path.stat().st_size, load_sparse(path))
+        if (size := _object_size(c_source(plain, "network", (784,)), folder, "network")) is not None:
+            yield row("C object, float32", size, plain)
+        levels = quantize(plain, x_train[:1000])
+        if (size := _object_size(c_source(levels.program, "levels"), folder, "levels")) is not None:
+            yield row("C object, int8", size, levels)
         if importlib.util.find_spec("onnxscript"):
             form = sparsebnn.likelihoods.Categorical(10)
             path = sparsebnn.export(network, folder / "m.onnx", model="median", likelihood=form)
-            add("ONNX, compacted, float32", path.stat().st_size, plain)
-        add("C object, float32", _object_size(c_source(plain, "network", (784,)), folder, "network"), plain)
-        levels = quantize(plain, x_train[:1000])
-        add("C object, int8", _object_size(c_source(levels.program, "levels"), folder, "levels"), levels)
-    return [{**row, "weights": small.nonzero} for row in rows]
+            yield row("ONNX, compacted, float32", path.stat().st_size, plain)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -104,17 +102,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = sparsebnn.data.load("mnist", given.data)
     network = trained(data, given.epochs, given.seed)
     x_train, x = (each.flatten(1).float() / 255.0 for each in (data.x_train[:1000], data.x_test))
-    record = {
-        "rows": study(network, x_train, x, data.y_test),
+    record: dict[str, Any] = {
+        "rows": [],
         "provenance": {
             "command": f"python -m benchmarks.file_sizes --epochs {given.epochs} --seed {given.seed}",
             "commit": commit(),
             "versions": versions(),
             "device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-            "seconds": time.perf_counter() - began,
         },
     }
-    write_json(given.out / "file_sizes.json", rounded(record))
+    for row in study(network, x_train, x, data.y_test):
+        print(row, flush=True)
+        record["rows"].append(row)
+        record["provenance"]["seconds"] = time.perf_counter() - began
+        write_json(given.out / "file_sizes.json", rounded(record))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def distance(ours: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """The largest difference, relative to the size of its tensor where that is above 1."""
     assert ours.keys() == other.keys()
     return max(
-        float((t - other[n]).abs().max()) / max(1.0, float(other[n].abs().max())) for n, t in ours.items()
+        float((t.cpu() - other[n].cpu()).abs().max()) / max(1.0, float(other[n].abs().max())) for n, t in ours.items()
     )
 
 
