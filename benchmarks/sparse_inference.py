@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import logging
 import math
 import statistics
@@ -27,7 +28,7 @@ from sparsebnn.app.provenance import commit, device_name, rounded, versions
 from sparsebnn.kernels.compiler import kernel
 from sparsebnn.nn.quantization import quantize
 from sparsebnn.nn.sparse import SparseNetwork, _replaced, _ScipyCSR, _TorchCSR
-from studies.runner import write_json
+from studies.runner import fill_page, write_json
 
 __all__ = ["WAYS", "cells", "main", "study", "table"]
 
@@ -177,8 +178,31 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def blocks(results: Path) -> dict[str, str]:
+    """The tables of docs/studies/sparse_inference.md, from the files of all three benchmarks."""
+    sparse, scoring, sizes = (
+        json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("sparse_inference", "scoring", "file_sizes")
+    )
+    rows = ["| | rows per second | accuracy |", "|---|---:|---:|"]
+    for name, way in scoring["ways"].items():
+        rows.append(f"| {name} | {way['rows_per_second']:,.0f} | {way['accuracy']:.3f} |")
+    head = "| format | bytes | per weight | accuracy | NLL | ECE |"
+    files = [head, "|---|---:|---:|---:|---:|---:|"]
+    for row in sizes["rows"]:
+        kept = f"{row['accuracy']:.4f} | {row['nll']:.4f} | {row['ece']:.4f}"
+        files.append(f"| {row['format']} | {row['bytes']:,} | {row['per_weight']:.2f} | {kept} |")
+    weights = f"{sizes['rows'][0]['weights']:,} weights are left."
+    where = f"Measured on {sparse['provenance']['device'].split(' (')[0]}, {sparse['provenance']['kernel']}."
+    return {
+        "sparse": f"{table(sparse['rows'])}\n\n{where}",
+        "scoring": "\n".join(rows),
+        "sizes": "\n".join([*files, "", weights]),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and write results/bench/sparse_inference.json."""
+    """Measure, print, and write results/bench/sparse_inference.json; --page writes the page instead."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse_inference", description=__doc__)
     add = parser.add_argument
     add("--architectures", nargs="+", choices=list(_SHAPES), default=list(_SHAPES))
@@ -187,7 +211,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=2.0, help="length of a comparison")
     add("--no-compile", action="store_true", help="leave torch.compile out, which takes a minute per network")
     add("--out", type=Path, default=Path("."), help="folder that receives results/bench/")
+    add("--page", action="store_true", help="write the tables of the page from the files, and stop")
     given = parser.parse_args(argv)
+    if given.page:
+        for name, body in blocks(given.out / "results/bench").items():
+            fill_page(given.out / "docs/studies/sparse_inference.md", body, name)
+        return 0
     began = time.perf_counter()
     compiled = not given.no_compile
     rows = study(given.architectures, given.threads, given.seconds, compiled, given.batches)

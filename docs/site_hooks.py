@@ -65,8 +65,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def documented_as(module: str, name: str) -> str | None:
     """The path under which the reference documents a name of ``module.__all__``; None for a module.
 
-    Names of ``sparsebnn`` itself are on its page, but for the estimators, which it loads on demand. Names
-    that a subpackage offers are documented there, not again under its modules.
+    Names of ``sparsebnn`` itself are on its page, but for the estimators and ``export``, which it loads on
+    demand. Names that a subpackage offers are documented there, not again under its modules.
 
     >>> documented_as("sparsebnn.training", "train"), documented_as("sparsebnn", "metrics")
     ('sparsebnn.train', None)
@@ -75,8 +75,9 @@ def documented_as(module: str, name: str) -> str | None:
     value = getattr(room, name)
     if isinstance(value, ModuleType):
         return None
-    if getattr(value, "__module__", "").startswith("sparsebnn.estimators"):
-        return f"sparsebnn.estimators.{name}"
+    for lazy in ("sparsebnn.estimators", "sparsebnn.deploy"):
+        if getattr(value, "__module__", "").startswith(lazy):
+            return f"{lazy}.{name}"
     package = importlib.import_module(module.rpartition(".")[0] or module)
     for place in (top, package):
         if name in getattr(place, "__all__", ()) and getattr(place, name) is value:

@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 ROOMS = ["sparsebnn", *(f"sparsebnn.{name}" for name in (
-    "app.report", "estimators", "inference", "inference.calibration", "inference.metrics", "init", "io.data",
-    "likelihoods", "nn", "posteriors", "posteriors.flows", "posteriors.learned_priors", "posteriors.priors",
-    "selection", "training",
+    "app.report", "deploy", "estimators", "inference", "inference.calibration", "inference.metrics", "init",
+    "io.data", "likelihoods", "nn", "posteriors", "posteriors.flows", "posteriors.learned_priors",
+    "posteriors.priors", "selection", "training",
 ))]  # fmt: skip
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -96,9 +96,10 @@ def _public_names():
             if module is not package is not sparsebnn and name in getattr(package, "__all__", ()):
                 assert getattr(package, name) is value
                 continue  # among the package's names
-            lazy = getattr(value, "__module__", "").startswith("sparsebnn.estimators")
-            at_top = not lazy and name in sparsebnn.__all__ and getattr(sparsebnn, name) is value
-            yield f"{'sparsebnn.estimators' if lazy else 'sparsebnn' if at_top else room}.{name}"
+            own = getattr(value, "__module__", "")
+            lazy = next((r for r in ("sparsebnn.estimators", "sparsebnn.deploy") if own.startswith(r)), None)
+            at_top = lazy is None and name in sparsebnn.__all__ and getattr(sparsebnn, name) is value
+            yield f"{lazy or ('sparsebnn' if at_top else room)}.{name}"
 
 
 @pytest.mark.parametrize("name", sorted(set(_public_names())))

@@ -93,7 +93,7 @@ def test_a_file_gets_text_as_it_is(fitted):
     assert CODES in call("predict", folder / "run", folder / "rows.csv").stdout
 
 
-@pytest.mark.parametrize("command", ["fit", "predict", "info", "report"])
+@pytest.mark.parametrize("command", ["fit", "predict", "export", "info", "report"])
 def test_messages_send_no_codes_to_the_terminal(command, tmp_path):
     name = f"none{CODES}\nError: forged\u202e\udcff"
     words = {
@@ -129,7 +129,7 @@ def test_ordinary_text_is_printed_as_it_is():
 
 def test_the_help_lists_the_commands():
     listed = re.findall(r"^│ (\w+) ", call("--help").output, flags=re.MULTILINE)
-    assert listed == ["fit", "predict", "info", "report"]
+    assert listed == ["fit", "predict", "export", "info", "report"]
 
 
 def test_report_writes_the_page(tmp_path):

@@ -143,7 +143,7 @@ def test_a_constant_unit_goes_into_the_next_bias():
         (lambda: nn.Sequential(sparsebnn.Linear(2, 3), nn.Softmax(-1)), "Got Softmax instead"),
         # A channel that is constant is not constant at such a pool's border.
         (lambda: pooled(32, padding=1), "average pools that count their padding"),
-        (lambda: pooled(8, divisor_override=3), "average pools with a divisor of their own"),
+        (lambda: pooled(8, divisor_override=3), "divisor_override"),
         (
             lambda: nn.Sequential(sparsebnn.Linear(4, 8), nn.Flatten(), sparsebnn.Linear(40, 3)),
             "Dense layers on inputs of several axes cannot be compacted",

@@ -99,7 +99,12 @@ def test_all_networks_under_the_sanitizers(compiler, tmp_path):
         programs.append((quantized.program, 16))
         expected.append(quantized.reference)
     parts = [tables(program, f"m{at}", block) for at, (program, block) in enumerate(programs)]
-    declared = [f"void m{at}_run(const float *, size_t, float *, float *);" for at in range(len(programs))]
+    arguments = "const float *x, size_t rows, float *y, float *scratch"
+    parts += [
+        f"void m{at}_run({arguments}) {{ sb_run(&m{at}_network, x, rows, y, scratch, 1); }}\n"
+        for at in range(len(programs))
+    ]
+    declared = [f"void m{at}_run({arguments});" for at in range(len(programs))]
     sizes = [(program.inputs, program.outputs, max(1, program.floats(block))) for program, block in programs]
     models = [f"{{m{at}_run, {a}, {b}, {c}}}" for at, (a, b, c) in enumerate(sizes)]
     kernel = f"#define SB_API static\n{SOURCE.read_text(encoding='utf-8')}"

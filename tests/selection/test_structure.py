@@ -213,10 +213,14 @@ def test_time_and_interrupts_end_the_sampling():
     short = sample_structures(evidence, size_log_prior(10, 0.2), n_iter=10**6, max_seconds=0.5)
     assert short.diagnostics["stopped_early"]
     assert short.diagnostics["seconds"] < 10.0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background process
     timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
     timer.start()
-    caught = sample_structures(evidence, size_log_prior(10, 0.2), n_iter=10**6)
-    timer.join()
+    try:
+        caught = sample_structures(evidence, size_log_prior(10, 0.2), n_iter=10**6, max_seconds=60.0)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert caught.diagnostics["interrupted"]
     assert len(caught.gammas()) == 4 * caught.diagnostics["kept"] > 0
 

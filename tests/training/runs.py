@@ -84,9 +84,8 @@ def same(ours: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def distance(ours: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """The largest difference, relative to the size of its tensor where that is above 1."""
     assert ours.keys() == other.keys()
-    return max(
-        float((t.cpu() - other[n].cpu()).abs().max()) / max(1.0, float(other[n].abs().max())) for n, t in ours.items()
-    )
+    pairs = [(t.cpu(), other[name].cpu()) for name, t in ours.items()]
+    return max(float((a - b).abs().max()) / max(1.0, float(b.abs().max())) for a, b in pairs)
 
 
 # --- one flow network that tests of interrupted and resumed runs share -----------------------------------
