@@ -44,8 +44,8 @@ def measure(
 
     from benchmarks.subjects import Task, engine, rows
     from sparsebnn.training import compile
+    from sparsebnn.training.arguments import break_even
     from sparsebnn.training.devices import matmul_precision
-    from sparsebnn.training.modes import break_even
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")

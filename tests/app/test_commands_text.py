@@ -99,6 +99,7 @@ def test_messages_send_no_codes_to_the_terminal(command, tmp_path):
     words = {
         "fit": ["fit", name, "--target", "y", "--out", tmp_path / "run"],
         "predict": ["predict", name, "rows.csv"],
+        "export": ["export", name, tmp_path / "m.onnx"],
         "info": ["info", name],
         "report": ["report", name],
     }

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contracts.members import generator
-from sparsebnn.training.adam import adam, adam_fused, corrected
+from sparsebnn.training.engine import adam, adam_fused, corrected
 
 K = 3
 SHAPES = {"a.weight": (5, 4), "a.bias": (7,), "b.scale": ()}

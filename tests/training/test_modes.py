@@ -1,4 +1,4 @@
-"""modes.py: which modes a device has, what "auto" chooses, and captured steps against the others."""
+"""Which modes a device has, what "auto" chooses, and captured steps against the others."""
 
 import logging
 
@@ -7,7 +7,8 @@ import torch
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.training import Callback, Settings, modes
+from sparsebnn.training import Callback, Settings, arguments
+from sparsebnn.training.arguments import break_even, check_mode, chosen_mode
 from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicates import Replicates
 from training.runs import FAMILIES, SHORT, fit, make_data, make_network
@@ -37,20 +38,20 @@ def test_a_cpu_refuses_to_capture():
 
 def test_a_mode_that_is_not_known_is_refused():
     with pytest.raises(InvalidInput, match="'mode' of train"):
-        modes.checked("fast", CUDA)
+        check_mode("fast", CUDA)
 
 
 @pytest.mark.parametrize("mode", ["eager", "captured", "compiled"])
 def test_a_mode_that_is_given_is_taken(mode):
-    assert modes.chosen(mode, stacked(kind="table"), CUDA, 10**9) == mode
+    assert chosen_mode(mode, stacked(kind="table"), CUDA, 10**9) == mode
 
 
 @pytest.mark.parametrize("family", ["spike_slab", "concrete", "flow"])
 def test_auto_captures_short_runs_on_cuda_and_compiles_long_ones(family):
     replicates = stacked(family)
-    steps = modes.break_even(replicates)
-    assert modes.chosen("auto", replicates, CUDA, int(0.9 * steps)) == "captured"
-    assert modes.chosen("auto", replicates, CUDA, int(1.1 * steps)) == "compiled"
+    steps = break_even(replicates)
+    assert chosen_mode("auto", replicates, CUDA, int(0.9 * steps)) == "captured"
+    assert chosen_mode("auto", replicates, CUDA, int(1.1 * steps)) == "compiled"
 
 
 # Seconds to the first step and milliseconds per step, captured and compiled: one replicate on an H200.
@@ -75,11 +76,11 @@ def test_auto_loses_at_most_a_tenth_to_the_better_mode_as_measured(cell):
         took = dict(
             zip(("captured", "compiled"), (first + 1e-3 * ms * steps for first, ms in MEASURED[cell]))
         )
-        assert took[modes.chosen("auto", replicates, CUDA, steps)] <= 1.1 * min(took.values()), (job, took)
+        assert took[chosen_mode("auto", replicates, CUDA, steps)] <= 1.1 * min(took.values()), (job, took)
 
 
 def test_a_table_of_a_few_thousand_rows_is_never_compiled_for():
-    assert modes.chosen("auto", stacked(kind="table", replicates=5), CUDA, 4000) == "captured"
+    assert chosen_mode("auto", stacked(kind="table", replicates=5), CUDA, 4000) == "captured"
 
 
 class Stop(Callback):
@@ -109,7 +110,7 @@ def halves(folder, mode, device="cpu", settings=FIFTY, dtype=torch.float64, then
 
 
 def test_auto_resumes_in_the_mode_that_its_checkpoint_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(modes, "_WORTH_COMPILING_ON_CPU", float("inf"))
+    monkeypatch.setattr(arguments, "_WORTH_COMPILING_ON_CPU", float("inf"))
     assert halves(tmp_path / "a", "auto").mode == "eager"
     given = {"device": "cpu", "folder": tmp_path / "b", "checkpoint_seconds": 0.0, "progress": False}
     with pytest.raises(KeyboardInterrupt):
@@ -117,7 +118,7 @@ def test_auto_resumes_in_the_mode_that_its_checkpoint_names(tmp_path, monkeypatc
             make_network(), make_data(), settings=SHORT, mode="auto", callbacks=[Stop(1)], **given
         )
     # What would be chosen now is something else.
-    monkeypatch.setattr(modes, "_WORTH_COMPILING_ON_CPU", 0.0)
+    monkeypatch.setattr(arguments, "_WORTH_COMPILING_ON_CPU", 0.0)
     run = sparsebnn.train(make_network(), make_data(), settings=SHORT, mode="auto", resume=True, **given)
     assert run.mode == "eager"
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.parsing import absent
+from sparsebnn.estimators.columns import absent
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import Bernoulli, Categorical, Likelihood
 

@@ -13,8 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.estimators.columns import Column, ColumnWarning, encode, learn
-from sparsebnn.estimators.parsing import to_objects
+from sparsebnn.estimators.columns import Column, ColumnWarning, encode, learn, to_objects
 
 __all__ = [
     "Encoder",

@@ -119,7 +119,12 @@ class Gaussian(Family):
     def moments_and_kl(self, scale: Tensor | None = None) -> tuple[Moments, Tensor]:
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
         assert isinstance(self.prior, GaussianPrior)
-        if scale is None and for_capture() and fused.applies(self.mean, self.prior.mean, self.prior.std):
+        if (
+            scale is None
+            and self.mean.is_cuda
+            and for_capture()
+            and fused.applies(self.mean, self.prior.mean, self.prior.std)
+        ):
             mean, var, kl = fused.moments_and_kl(
                 self.mean, self.raw_std, None, (self.prior.mean, self.prior.std)
             )
@@ -307,7 +312,8 @@ class SpikeSlab(Family):
         assert isinstance(self.prior, SpikeSlabPrior)
         mean = self.mean if scale is None else self.mean * scale
         # Of exactly this class: other priors have divergences of their own.
-        if for_capture() and self.group_by == "weight" and type(self.prior) is SpikeSlabPrior:
+        usual = self.group_by == "weight" and type(self.prior) is SpikeSlabPrior
+        if usual and self.mean.is_cuda and for_capture():
             prior = self.prior.mean, self.prior.std, self.prior.inclusion_prob
             if fused.applies(mean, *prior):
                 values = *prior[:2], self.prior.inclusion_logit

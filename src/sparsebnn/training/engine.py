@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam as _torch_adam
 
-from sparsebnn.checks import InvalidInput, check_tensor, invalid
-from sparsebnn.kernels.dispatch import capturing, keep_freed_memory
-from sparsebnn.training import modes
-from sparsebnn.training.adam import adam, adam_fused, corrected
+from sparsebnn.checks import InvalidInput, check_tensor
+from sparsebnn.kernels.dispatch import capturing, for_capture, keep_freed_memory
+from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, captured, fast_step
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
@@ -28,15 +28,17 @@ from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 _log = logging.getLogger("sparsebnn")
+BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
+Tensors = Mapping[str, Tensor]
 
 
 class Engine:
     """Training state on the device and the step that advances it.
 
     ``mode`` is ``"eager"``, ``"captured"`` (one CUDA graph, without the compiler), ``"compiled"`` (on CUDA
-    one graph, too) or ``"auto"``, which :mod:`sparsebnn.training.modes` decides. ``per_replicate`` gives
-    ``temperature``, ``learning_rate`` or ``learning_rates.<group>`` one value per replicate.
+    one graph, too) or ``"auto"`` (``chosen_mode`` decides). ``per_replicate`` gives ``temperature``,
+    ``learning_rate`` or ``learning_rates.<group>`` one value per replicate.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Engine:
             name: check_tensor(v, f"per_replicate[{name}]", "train", torch.float64)
             for name, v in (per_replicate or {}).items()
         }
-        self._check_per_replicate()
+        check_per_replicate(self.varied, settings, len(replicates))
         self.targets: Tensor | None = None
         if settings.targets or "target_density" in self.varied:
             self.targets = density_targets(replicates, settings.targets, self.varied.get("target_density"))
@@ -79,8 +81,8 @@ class Engine:
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
         replicates.measure(self._batch(self.state).x[0])
-        self.requested = modes.checked(mode, self.device)
-        self.mode = modes.chosen(mode, self.replicates, self.device, settings.epochs * batches.per_epoch)
+        self.requested = check_mode(mode, self.device)
+        self.mode = chosen_mode(mode, self.replicates, self.device, settings.epochs * batches.per_epoch)
         self._advance: Callable[[], Any] = self._eager_step
 
     def _loop_tensors(self) -> dict[str, Tensor]:
@@ -114,22 +116,6 @@ class Engine:
     def __getitem__(self, name: str) -> Tensor:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
         return self.state["loop"][name]
-
-    def _check_per_replicate(self) -> None:
-        own = [f"learning_rates.{ending}" for ending in self.settings.learning_rates]
-        known = ["temperature", "learning_rate", "target_density", *own]
-        for name, values in self.varied.items():
-            if name not in known:
-                raise invalid("per_replicate", "train", "one of " + ", ".join(map(repr, known)), repr(name))
-            if values.shape != (len(self.replicates),):
-                expected = f"one value per replicate ({len(self.replicates)})"
-                raise invalid(f"per_replicate[{name}]", "train", expected, f"shape {tuple(values.shape)}")
-            # Shares of weights are checked where they are used.
-            good = (values >= 0.0) & values.isfinite()
-            if name != "target_density" and not bool(good.all()):
-                raise invalid(
-                    f"per_replicate[{name}]", "train", "finite and at least 0", float(values[~good][0])
-                )
 
     # -- the step -------------------------------------------------------------------------------------
 
@@ -203,7 +189,7 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                self.mode = modes.checked(before, self.device)
+                self.mode = check_mode(before, self.device)
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; on failure say so in one line and stay eager.
@@ -223,8 +209,7 @@ class Engine:
             waited = time.perf_counter() - began
 
         kept = {name: tensor.clone() for name, tensor in self.state["loop"].items()}
-        # Rehearsals change nothing that matters: replicates that are not alive keep their values.
-        self["alive"].fill_(False)
+        self["alive"].fill_(False)  # so that rehearsals change no parameters
         try:
             if self.mode == "captured":
                 waiting()
@@ -296,9 +281,8 @@ class Engine:
 
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:
-    """Whether all numbers of a replicate are finite, ``(stacks, K)``."""
+    """Whether all numbers of a replicate are finite, ``(stacks, K)``; sums first, in one pass instead of five."""
     each = [stack.reshape(len(stack), -1) for stack in stacks]  # some have one number per replicate
-    # A sum of finite numbers is finite, unless it overflows: one pass where looking at each takes five.
     sums = torch.isfinite(torch.stack([stack.sum(1) for stack in each]))
     return sums if bool(sums.all()) else torch.stack([torch.isfinite(stack).all(1) for stack in each])
 
@@ -319,3 +303,98 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
     loop["kl_by_layer"].copy_(parts.kl_by_layer)
     loop["position"].add_(1)
     loop["step"].add_(1)
+
+
+def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
+
+    Separate from :func:`adam`, or the compiler would compute the powers again for every weight.
+    """
+    # In single precision 1 - 0.999^t would lose half its digits.
+    first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
+    return rates / first, torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
+
+
+def adam(
+    parameters: Tensors,
+    gradients: Tensors,
+    first: Tensors,
+    second: Tensors,
+    rates: Tensor,
+    group_of: Mapping[str, int],
+    root: Tensor,
+    alive: Tensor,
+) -> None:
+    r"""One step, in place, in plain operations: the compiler joins it with the gradient that feeds it.
+
+    .. math::
+        m \leftarrow \beta_1 m + (1-\beta_1) g, \quad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \quad
+        p \leftarrow p - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon}
+
+    Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
+    row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
+    values. A step that is captured without the compiler takes one kernel for each parameter.
+    """
+    for name, p in parameters.items():
+        g, m, v = gradients[name], first[name], second[name]
+        if for_capture() and p.is_cuda and p.dtype == torch.float32:
+            from sparsebnn.kernels import triton_adam
+
+            own = rates[group_of[name]]
+            triton_adam.update(p, g.contiguous(), m, v, own, root, alive, BETAS, EPS)
+            continue
+        per_replicate = (-1, *[1] * (p.dim() - 1))
+        rate = rates[group_of[name]].view(per_replicate)
+        live = alive.view(per_replicate)
+        m_new = m + (1.0 - BETAS[0]) * (g - m)
+        v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
+        p_new = p - rate * m_new / (torch.sqrt(v_new) / root + EPS)
+        # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
+        p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
+        m.copy_(torch.where(live, m_new, m))
+        v.copy_(torch.where(live, v_new, v))
+
+
+def adam_fused(
+    parameters: Tensors,
+    gradients: Tensors,
+    first: Tensors,
+    second: Tensors,
+    rates: Tensor,
+    group_of: Mapping[str, int],
+    count: int,
+    alive: list[bool],
+    together: bool | None = None,
+) -> None:
+    """The same step through torch's fused kernel, one pass over memory per tensor.
+
+    ``together``: all replicates have one rate (None: look). It must not change within a run, since the kernel
+    rounds a whole stack and its slices differently.
+    """
+    if together is None:
+        together = bool((rates == rates[:, :1]).all())
+    held = [t for kind in (parameters, first, second) for t in kind.values()]
+    dead = [k for k, living in enumerate(alive) if not living] if together else []
+    before = [t[dead].clone() for t in held] if dead else []
+    parts = [slice(None)] if together else [slice(k, k + 1) for k, living in enumerate(alive) if living]
+    for group in set(group_of.values()):
+        names = [name for name in parameters if group_of[name] == group]
+        for part in parts:
+            _torch_adam(
+                [parameters[n][part] for n in names],
+                [gradients[n][part] for n in names],
+                [first[n][part] for n in names],
+                [second[n][part] for n in names],
+                [],
+                [torch.tensor(float(count - 1), device=rates.device) for _ in names],
+                fused=True,
+                amsgrad=False,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                lr=float(rates[group, part][0]),
+                weight_decay=0.0,
+                eps=EPS,
+                maximize=False,
+            )
+    for tensor, values in zip(held, before):
+        tensor[dead] = values

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map_, tree_unflatten
 
 from sparsebnn.checks import check_count
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import run_pass
 from sparsebnn.random.noise import Noise
+
+try:
+    from torch._functorch.eager_transforms import (
+        _create_differentiable,
+        _undo_create_differentiable,
+        _wrap_all_tensors,
+        grad_increment_nesting,
+    )
+
+    _FAST = True
+except ImportError:  # internals of PyTorch may move
+    _FAST = False
 
 
 class Batch(NamedTuple):
@@ -71,3 +86,33 @@ def _term_of(layer: nn.Module, terms: Sequence[tuple[object, Tensor]]) -> Tensor
         f"The layer {layer} was not called by the network's forward, so its KL is unknown. "
         "Remove it from the module, or keep it out of convert() with keep=[...]."
     )
+
+
+def grad_and_value(function: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+    """``torch.func.grad_and_value(function, has_aux=True)``, by the first argument.
+
+    PyTorch's own version imports its compiler, which takes seconds, in a process that compiles nothing. The
+    steps here are the same in the same order, so the numbers are too.
+
+    >>> gradient, (value, half) = grad_and_value(lambda x: ((x**2).sum(), x / 2))(torch.ones(2))
+    >>> gradient.tolist(), value.item(), half.tolist()
+    ([2.0, 2.0], 2.0, [0.5, 0.5])
+    """
+    if not _FAST or "torch._dynamo" in sys.modules:
+        return torch.func.grad_and_value(function, has_aux=True)
+
+    def differentiated(*arguments: Any) -> Any:
+        with grad_increment_nesting() as level, torch.enable_grad():
+            wrapped = _wrap_all_tensors(arguments, level)
+            tree_map_(partial(_create_differentiable, level=level), wrapped[0])
+            value, aux = function(*wrapped)
+            inputs, form = tree_flatten(wrapped[0])
+            found = torch.autograd.grad((value,), inputs, create_graph=True, allow_unused=True)
+            gradients = [torch.zeros_like(i) if g is None else g for g, i in zip(found, inputs)]
+            gradient = _undo_create_differentiable(tree_unflatten(gradients, form), level)
+            return gradient, (
+                _undo_create_differentiable(value, level),
+                _undo_create_differentiable(aux, level),
+            )
+
+    return differentiated

@@ -22,8 +22,7 @@ from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoiseSize
-from sparsebnn.training.gradients import grad_and_value
-from sparsebnn.training.objective import Batch, Objective, Parts
+from sparsebnn.training.objective import Batch, Objective, Parts, grad_and_value
 
 LOGITS = "inclusion_logit"
 _NORMAL = counter.stream_id("training normal")

@@ -11,8 +11,8 @@ from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
+from sparsebnn.estimators.columns import absent
 from sparsebnn.estimators.encoding import Table
-from sparsebnn.estimators.parsing import absent
 from sparsebnn.inference.metrics import entropy
 
 __all__ = ["network_edges", "predictions", "record"]
