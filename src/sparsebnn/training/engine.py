@@ -281,7 +281,7 @@ class Engine:
 
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:
-    """Whether all numbers of a replicate are finite, ``(stacks, K)``; sums first, in one pass instead of five."""
+    """Whether all numbers of a replicate are finite, ``(stacks, K)``; sums take one pass, not five."""
     each = [stack.reshape(len(stack), -1) for stack in stacks]  # some have one number per replicate
     sums = torch.isfinite(torch.stack([stack.sum(1) for stack in each]))
     return sums if bool(sums.all()) else torch.stack([torch.isfinite(stack).all(1) for stack in each])
