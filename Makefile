@@ -28,7 +28,7 @@ reproduce: $(READY)
 
 # Committed results: pages show them, and the code still recognizes their settings.
 verify-results: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m results tests/studies
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m results tests
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

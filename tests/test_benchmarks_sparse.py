@@ -1,9 +1,13 @@
 """The benchmark of sparse inference: it times the same computation, and its table says what was timed."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from benchmarks import sparse_inference, tables
 from benchmarks.sparse_inference import network, times, ways
+from studies.runner import filled
 
 
 def test_all_ways_compute_the_same():
@@ -41,3 +45,11 @@ def test_cells():
     record = {"provenance": {"kind": "cpu"}, "spec": {"replicates": [1], "parts": ["sparse"]}, "rows": []}
     (table,) = tables.tables({**record, "sparse": [row], "scaling": None})
     assert table.lines == (line,)
+
+
+@pytest.mark.results
+def test_the_page_shows_the_files():
+    root = Path(__file__).resolve().parents[1]
+    page = (root / "docs/studies/sparse_inference.md").read_text(encoding="utf-8")
+    for name, body in sparse_inference.blocks(root / "results/bench").items():
+        assert filled(page, body, name) == page
