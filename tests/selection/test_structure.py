@@ -56,7 +56,7 @@ def test_known_noise_matches_enumeration(p, rho):
     assert found.converged
 
 
-@pytest.mark.parametrize("p", [8, 12])
+@pytest.mark.parametrize("p", [8, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rho", [0.0, 0.9, 0.99])
 def test_unknown_noise_and_learned_priors_match_enumeration(p, rho):
     """The slab variance and the inclusion rate are learned: two more sums in the oracle."""
@@ -76,7 +76,7 @@ def test_unknown_noise_and_learned_priors_match_enumeration(p, rho):
     assert np.abs(shares - np.array(at) / sum(at)).max() < 0.04
 
 
-@pytest.mark.parametrize("p", [8, 12])
+@pytest.mark.parametrize("p", [8, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rho", [0.0, 0.9, 0.99])
 def test_logistic_matches_enumeration(p, rho):
     x, f, rng = correlated(p, rho, 120)
