@@ -28,6 +28,7 @@ from sparsebnn.app.provenance import rounded
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.io.data import Dataset
 from sparsebnn.training import Run, Settings, train
+from sparsebnn.training.arguments import MODES
 from studies.baselines.deterministic import plain_lenet, plain_mlp
 from studies.image_ood.judge import LIKELIHOOD, columns, judge, shaped
 from studies.image_ood.report import fill, line
@@ -210,7 +211,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, help="folder of the .npz files (else SPARSEBNN_DATA, the cache, a download)")
     add("--device", default="auto", help="cpu, cuda or auto")
-    add("--mode", default="auto", choices=("auto", "eager", "compiled"), help="how steps are run")
+    add("--mode", default="auto", choices=MODES, help="how steps are run")
     add("--architecture", default=Spec.architecture, help="fc or lenet")
     add("--train-on", nargs="+", default=list(NAMES), help="data sets to train on")
     add("--methods", nargs="+", default=list(METHODS))

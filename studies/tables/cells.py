@@ -29,6 +29,7 @@ from sparsebnn.init import Uniform
 from sparsebnn.io import saving
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, Epoch, Run, train
+from sparsebnn.training.arguments import MODES
 from sparsebnn.training.settings import Settings, Steps
 from studies.runner import Study, count, read_rows
 from studies.tables import evaluation
@@ -120,7 +121,7 @@ def options() -> argparse.ArgumentParser:
     add("--data", type=Path, help="folder with the data sets (else SPARSEBNN_DATA, the cache, a download)")
     add("--runs", type=Path, default=Path("runs"), help="folder of checkpoints and networks (default runs)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, … (default auto)")
-    add("--mode", default="auto", choices=("auto", "eager", "compiled"), help="how steps are run")
+    add("--mode", default="auto", choices=MODES, help="how steps are run")
     add("--trace", type=int, default=10, help="epochs between two test accuracies; 0: none (default 10)")
     add("--quiet", action="store_true", help="no progress")
     return parser

@@ -29,6 +29,7 @@ from sparsebnn.app.provenance import device_name
 from sparsebnn.init import Uniform
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, Run, train
+from sparsebnn.training.arguments import MODES
 from studies.runner import Study, arguments, count
 from studies.tables import evaluation
 from studies.tables.cells import quick_cell
@@ -184,7 +185,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--published", action="store_true", help="run the published schedule instead, which fails")
     add("--data", type=Path, help="folder with the data sets")
     add("--device", default="auto")
-    add("--mode", default="auto", choices=("auto", "eager", "compiled"))
+    add("--mode", default="auto", choices=MODES)
     claim = "LBBNN's inclusion logits: start and rate chosen on validation rows."
     given = arguments("lbbnn_schedule", claim, argv, [parser])
     given.epochs = given.epochs or (3 if given.quick else 30 if given.published else 300)
