@@ -25,7 +25,6 @@ from sparsebnn.inference import metrics
 from sparsebnn.io.sparse_files import load_sparse, save_sparse
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.quantization import quantize
-from sparsebnn.nn.sparse_c import c_source
 from studies.runner import write_json
 
 _DENSITY = 0.0247  # the frontier's bound for MNIST, fully connected
@@ -51,16 +50,13 @@ def measured(network: Any, x: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def _object_size(sources: tuple[str, str], folder: Path, name: str) -> int | None:
+def _object_size(source: Path) -> int | None:
     """The bytes of constants and code in a compiled C file."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
-    for suffix, text in zip(("h", "c"), sources):
-        (folder / f"{name}.{suffix}").write_text(text)
-    target = folder / f"{name}.o"
-    command = [compiler, "-std=c99", "-Os", "-c", str(folder / f"{name}.c"), "-o", str(target)]
-    subprocess.run(command, check=True)
+    target = source.with_suffix(".o")
+    subprocess.run([compiler, "-std=c99", "-Os", "-c", str(source), "-o", str(target)], check=True)
     return target.stat().st_size
 
 
@@ -80,13 +76,15 @@ def study(network: nn.Module, x_train: Tensor, x: Tensor, y: Tensor) -> Iterator
         for values in ("float32", "float16", "int8"):
             path = save_sparse(plain, folder / f"{values}.safetensors", values)
             yield row(f"sparse safetensors, {values}", path.stat().st_size, load_sparse(path))
-        if (size := _object_size(c_source(plain, "network", (784,)), folder, "network")) is not None:
+        form = sparsebnn.likelihoods.Categorical(10)
+        source = sparsebnn.export(network, folder / "float.c", model="median", likelihood=form)
+        if (size := _object_size(source)) is not None:
             yield row("C object, float32", size, plain)
-        levels = quantize(plain, x_train[:1000])
-        if (size := _object_size(c_source(levels.program, "levels"), folder, "levels")) is not None:
+        levels = quantize(plain, x_train)
+        source = sparsebnn.export(network, folder / "int8.c", model="median", likelihood=form, int8=x_train)
+        if (size := _object_size(source)) is not None:
             yield row("C object, int8", size, levels)
         if importlib.util.find_spec("onnxscript"):
-            form = sparsebnn.likelihoods.Categorical(10)
             path = sparsebnn.export(network, folder / "m.onnx", model="median", likelihood=form)
             yield row("ONNX, compacted, float32", path.stat().st_size, plain)
 

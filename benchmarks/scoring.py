@@ -92,16 +92,15 @@ def study(rows: int, threads: int, turns: int = 3) -> dict[str, Any]:
         found: dict[str, Any] = {}
         blocks = -(-rows // _BLOCK)
         for name, score in ways.items():
-            few = 1 if name.startswith("library") else blocks  # one block of it takes long enough
             best = float("inf")
-            for _ in range(turns):
+            for _ in range(1 if name.startswith("library") else turns):
                 began = time.perf_counter()
-                for _ in range(few):
+                for _ in range(blocks):
                     probs = score(new)
-                best = min(best, (time.perf_counter() - began) / few)
+                best = min(best, (time.perf_counter() - began) / blocks)
             yes = np.asarray(probs).reshape(_BLOCK, -1)[:, -1]
             accuracy = float(((yes > 0.5) == truth).mean())
-            found[name] = {"rows_per_second": _BLOCK / best, "blocks": few, "accuracy": accuracy}
+            found[name] = {"rows_per_second": _BLOCK / best, "blocks": blocks, "accuracy": accuracy}
             print(f"{name:30} {_BLOCK / best:12,.0f} rows/s  accuracy {accuracy:.4f}", flush=True)
     return {"rows": rows, "threads": threads, "density": model.density_, "ways": found}
 

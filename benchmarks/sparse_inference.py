@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib.util
 import json
 import logging
 import math
+import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 import warnings
@@ -25,7 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.app.provenance import commit, device_name, rounded, versions
-from sparsebnn.kernels.compiler import kernel
+from sparsebnn.deploy.c_tables import tables
+from sparsebnn.kernels.compiler import SOURCE, kernel
+from sparsebnn.nn.lowering import lower
 from sparsebnn.nn.quantization import quantize
 from sparsebnn.nn.sparse import SparseNetwork, _replaced, _ScipyCSR, _TorchCSR
 from studies.runner import fill_page, write_json
@@ -40,6 +45,7 @@ WAYS = {
     "torch_csr": "torch CSR",
     "scipy_csr": "scipy CSR",
     "ours": "SparseNetwork",
+    "c": "exported C",
     "int8": "int8",
 }
 DENSITIES = {"fc": (0.1, 0.03, 0.01), "lenet": (0.1, 0.07, 0.03, 0.01)}
@@ -90,6 +96,42 @@ def _compiled(dense: nn.Module, x: Tensor) -> Run | None:
     return run
 
 
+def _exported(dense: nn.Sequential, shape: Sequence[int]) -> Run | None:
+    """The constants and the kernel of an exported C file, compiled as its users would; rows one by one."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    program = lower(dense, shape)
+    source = f"#define SB_API static\n{SOURCE.read_text(encoding='utf-8')}{tables(program, 'model', 1)}"
+    source += (
+        "void run(const float *x, size_t n, float *y, float *s) { sb_run(&model_network, x, n, y, s, 1); }"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model.c").write_text(source)
+        command = [
+            compiler,
+            "-std=c99",
+            "-O3",
+            "-march=native",
+            "-shared",
+            "-fPIC",
+            "model.c",
+            "-o",
+            "model.so",
+        ]
+        subprocess.run(command, cwd=folder, check=True)
+        run = ctypes.CDLL(str(Path(folder, "model.so"))).run
+    run.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]
+    scratch = torch.empty(program.floats(1))
+
+    def call(x: Tensor) -> Tensor:
+        y = torch.empty(len(x), program.outputs)
+        run(x.data_ptr(), len(x), y.data_ptr(), scratch.data_ptr())
+        return y
+
+    return call
+
+
 def ways(dense: nn.Sequential, x: Tensor, threads: int, compiled: bool = True) -> dict[str, Run]:
     """Every way to run a network here; what is not installed is left out."""
     runs: dict[str, Run | None] = {"dense": dense}
@@ -100,6 +142,7 @@ def ways(dense: nn.Sequential, x: Tensor, threads: int, compiled: bool = True) -
         runs["torch_csr"] = _replaced(dense, _TorchCSR)
         runs["scipy_csr"] = _replaced(dense, _ScipyCSR) if importlib.util.find_spec("scipy") else None
     runs["ours"] = SparseNetwork(dense, x.shape[1:], (len(x),))
+    runs["c"] = _exported(dense, x.shape[1:])
     runs["int8"] = quantize(dense, x[:100]) if kernel().run is not None else None
     return {name: run for name, run in runs.items() if run is not None}
 

@@ -1,6 +1,6 @@
 """Seconds to the first step and milliseconds per step after it, for every mode, from cold caches.
 
-``python -m benchmarks.start --out start.jsonl`` runs each (cell, replicates, mode) in a process of its own,
+``python -m benchmarks.start --out start.jsonl`` runs each (cell, replicates, mode) in a new process
 with empty compiler and kernel caches, one after the other, and writes one row each. ``first_seconds`` is the
 time from the rows in memory to the end of the first step: moving them, stacking replicates, compiling,
 capturing and the step itself. Imports and the first contact with the device come before it, as

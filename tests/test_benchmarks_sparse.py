@@ -40,7 +40,7 @@ def test_the_density_is_the_one_asked_for():
 def test_cells():
     row = {"architecture": "fc", "density": 0.03, "batch": 1000, "threads": 2}
     row["us"] = {"dense": 20_000.0, "ours": 1_000.0, "int8": 40_000.0}
-    line = ("fc", "0.03", "1,000", "2", "20,000", "·", "·", "·", "·", "1,000 (20.0×)", "40,000 (0.5×)")
+    line = ("fc", "0.03", "1,000", "2", "20,000", "·", "·", "·", "·", "1,000 (20.0×)", "·", "40,000 (0.5×)")
     assert sparse_inference.cells(row) == line
     record = {"provenance": {"kind": "cpu"}, "spec": {"replicates": [1], "parts": ["sparse"]}, "rows": []}
     (table,) = tables.tables({**record, "sparse": [row], "scaling": None})

@@ -21,7 +21,7 @@ ROWS = 120
 
 
 class Network(NamedTuple):
-    """A network with spread inclusions, as after a training, and rows for it."""
+    """A trained network, its likelihood with what it learned, and rows for it."""
 
     module: torch.nn.Module
     likelihood: Likelihood
@@ -33,15 +33,29 @@ def _options(family: str) -> dict[str, Any]:
     return {"family": family, **({} if family == "gaussian" else {"initial": spread})}
 
 
+def _trained(network: torch.nn.Module, likelihood: Likelihood, x: torch.Tensor) -> Network:
+    """A few steps of training, from inclusions that are spread out."""
+    generator = torch.Generator().manual_seed(0)
+    count = likelihood.n_outputs(x[:, 0])
+    if isinstance(likelihood, Gaussian):
+        y = torch.randn(len(x), likelihood.n_targets, generator=generator)
+    else:
+        y = torch.randint(0, max(2, count), (len(x),), generator=generator)
+    settings = sparsebnn.Settings(epochs=3, batch_size=max(2, len(x) // 3), learning_rate=1e-2)
+    options = {"likelihood": likelihood, "settings": settings, "mode": "eager", "progress": False}
+    run = sparsebnn.train(network, (x, y), device="cpu", **options)
+    return Network(run.network.eval(), run.likelihood, x)
+
+
 def _mlp(family: str, likelihood: Likelihood, outputs: int, activation: str = "relu") -> Network:
     torch.manual_seed(0)
     network = sparsebnn.mlp([7, 12, 9, outputs], activation=activation, **_options(family))
-    return Network(network, likelihood, torch.randn(ROWS, 7))
+    return _trained(network, likelihood, torch.randn(ROWS, 7))
 
 
 def _lenet(family: str) -> Network:
     torch.manual_seed(1)
-    return Network(sparsebnn.lenet(**_options(family)), Categorical(10), torch.rand(6, 1, 28, 28))
+    return _trained(sparsebnn.lenet(**_options(family)), Categorical(10), torch.rand(6, 1, 28, 28))
 
 
 def _strided() -> Network:
@@ -55,7 +69,7 @@ def _strided() -> Network:
         torch.nn.Flatten(),
         Linear(4 * 3 * 6, 3, **_options("spike_slab")),
     )
-    return Network(network, Categorical(3), torch.randn(20, 2, 11, 9))
+    return _trained(network, Categorical(3), torch.randn(20, 2, 11, 9))
 
 
 def _signal() -> Network:
@@ -67,7 +81,7 @@ def _signal() -> Network:
         torch.nn.Flatten(),
         Linear(6 * 5, 1, **_options("spike_slab")),
     )
-    return Network(network, Gaussian(1, std=0.3), torch.randn(20, 2, 17))
+    return _trained(network, Gaussian(1, std=0.3), torch.randn(20, 2, 17))
 
 
 class Residual(torch.nn.Module):
@@ -84,7 +98,7 @@ class Residual(torch.nn.Module):
 
 def _residual() -> Network:
     torch.manual_seed(4)
-    return Network(Residual().eval(), Categorical(3), torch.randn(ROWS, 7))
+    return _trained(Residual().eval(), Categorical(3), torch.randn(ROWS, 7))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {

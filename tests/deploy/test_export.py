@@ -47,6 +47,9 @@ class Own(Likelihood):
         ({"likelihood": Own()}, "likelihood"),
         ({"seed": 1.5}, "seed"),
         ({"example": torch.full((1, 4), torch.nan)}, "x"),
+        ({"example": torch.zeros(1, 5)}, "example"),
+        ({"example": torch.zeros(4)}, "example"),
+        ({"example": "a row"}, "example"),
     ],
 )
 def test_bad_options(network: Any, tmp_path: Path, options: dict[str, Any], parameter: str) -> None:

@@ -96,13 +96,13 @@ def test_networks(name: str, model: str, tmp_path: Path) -> None:
         _assert_close(found, {k: v[:10] for k, v in want.items() if k in found})
     loaded = from_pretrained(export(network.module, tmp_path / "folder", **options))
     _assert_close(loaded.predict(network.x), want)
-    _assert_close(_by_mlflow(network, tmp_path / "mlflow", options), want)
+    path = export(network.module, tmp_path / "mlflow", format="mlflow", **options)
+    _assert_close(_by_mlflow(path, network.x.numpy()), want)
 
 
-def _by_mlflow(network: models.Network, path: Path, options: dict[str, Any]) -> dict[str, np.ndarray]:
+def _by_mlflow(path: Path, X: Any) -> dict[str, np.ndarray]:
     pyfunc = pytest.importorskip("mlflow.pyfunc")
-    export(network.module, path, format="mlflow", **options)
-    frame = pyfunc.load_model(str(path)).predict(network.x.numpy())
+    frame = pyfunc.load_model(str(path)).predict(X)
     found: dict[str, np.ndarray] = {}
     for name in ("probabilities", "mean", "std", "entropy", "mutual_information"):
         columns = [c for c in frame.columns if c == name or c.startswith(f"{name}_")]
@@ -163,3 +163,5 @@ def test_estimators(name: str, kind: str, tmp_path: Path) -> None:
         _assert_close(parts, {k: v for k, v in want.items() if k in parts})
     stored = from_pretrained(export(model, tmp_path / "folder", model=kind))
     _assert_close(_in_units(stored.predict(X), model), want)
+    path = export(model, tmp_path / "mlflow", model=kind, format="mlflow")
+    _assert_close(_in_units(_by_mlflow(path, X), model), want)

@@ -206,7 +206,7 @@ def test_entropy_parts():
     draws = torch.softmax(3.0 * torch.randn(20, 7, 4, generator=generator(6), dtype=torch.float64), -1)
     parts = entropy_parts(draws)
     np.testing.assert_allclose(parts.total, stats.entropy(draws.mean(0).numpy(), axis=1), rtol=1e-12)
-    # Mutual information as a mean divergence from the average, a formula of its own.
+    # Mutual information by another formula: the mean divergence from the average.
     divergence = (draws * (draws / draws.mean(0)).log()).sum(-1).mean(0)
     np.testing.assert_allclose(parts.epistemic, divergence, rtol=1e-10)
     np.testing.assert_allclose(parts.aleatoric + parts.epistemic, parts.total, rtol=1e-12)

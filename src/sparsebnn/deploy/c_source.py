@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.deploy.c_tables import check_finite, tables
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.table import levels
 from sparsebnn.estimators.columns import Column
@@ -22,7 +23,6 @@ from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.lowering import Program, lower
 from sparsebnn.nn.quantization import quantize
-from sparsebnn.nn.sparse_c import check_finite, tables
 
 __all__ = ["c_files"]
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import json
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,9 @@ def save_mlflow(exported: Exported, path: Path) -> None:
 
     import sparsebnn
 
-    pyfunc = importlib.import_module("mlflow.pyfunc")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow's import warns of MLflow's own types
+        pyfunc = importlib.import_module("mlflow.pyfunc")
     spec = specs.described(exported)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")

@@ -24,8 +24,8 @@ _DRAWS = 100  # of a network
 class Exported:
     """A predictor, an example of what it takes, and what a reader of the file wants to know.
 
-    ``columns`` is None for a network, which takes tensors; ``named`` says whether the columns of an estimator
-    have names of their own. ``classes`` are the labels of an estimator's classes.
+    ``columns`` is None for a network, which takes tensors; ``named`` says whether the estimator was
+    fitted on a frame, whose columns have names. ``classes`` are the labels of an estimator's classes.
     """
 
     predictor: Predictor

@@ -178,7 +178,17 @@ def plain(network: nn.Module) -> nn.Module:
 def example_of(network: nn.Module, example: Any) -> Tensor:
     """A row that the network takes: the one given, or zeros if the first layer says how many inputs."""
     if example is not None:
-        return check_tensor(example, "example", "export")[:1].detach().cpu()
+        row = check_tensor(example, "example", "export")[:1].detach().cpu()
+        try:
+            with torch.no_grad():
+                plain(network).cpu()(_checked_row(network, row).cpu())
+        except (RuntimeError, IndexError) as error:
+            why = str(error).splitlines()[0]
+            expected = "a row that the network takes"
+            raise invalid(
+                "example", "export", expected, f"shape {tuple(row.shape)}", f"PyTorch: {why}."
+            ) from error
+        return row
     for module in chain(network):
         if isinstance(module, Linear | nn.Linear):
             return torch.zeros(1, module.in_features)

@@ -30,9 +30,7 @@ _KIND = storage.Kind(
     noun="sparse network",
     version=1,
     error=SparseFileError,
-    if_unwritable="Free space or choose another folder, then save again.",
     if_missing="Check the path, or save a network there first.",
-    if_other_version="Load it with the release that wrote it.",
     if_damaged="Save the network again.",
 )
 _VALUES = ("float16", "float32", "int8")

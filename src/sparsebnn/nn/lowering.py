@@ -27,6 +27,7 @@ BORDERS = ("zeros", "reflect", "replicate", "circular")
 # The pointers of the C struct sb_op, in its order.
 ARRAYS = ("value", "index16", "index32", "start", "bias", "level", "bias_level", "scale")
 _PLAIN = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+_AXES = ("height", "width")
 _POOLS = {nn.AvgPool1d: "average", nn.AvgPool2d: "average", nn.MaxPool1d: "maximum", nn.MaxPool2d: "maximum"}
 
 
@@ -161,6 +162,12 @@ def _numbers(tensor: Tensor | None, size: int) -> np.ndarray:
     return np.array(tensor.detach().to("cpu", torch.float32).numpy())
 
 
+def _window(*settings: tuple[int, int]) -> dict[str, Any]:
+    """Kernel, stride and dilation as fields of an op."""
+    pairs = dict(zip(("kernel", "stride", "dilation"), settings))
+    return {f"{name}_{axis}": pair[i] for name, pair in pairs.items() for i, axis in enumerate(_AXES)}
+
+
 def _linear(module: nn.Linear, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
     if len(shape) != 1 or shape[0] != module.in_features:
         expected = f"one that gives {module} rows of {module.in_features} numbers"
@@ -211,12 +218,7 @@ def _conv(module: nn.Conv1d | nn.Conv2d, shape: tuple[int, ...]) -> tuple[Op, tu
         outputs=module.out_channels,
         out_height=out[0],
         out_width=out[1],
-        kernel_height=kernel[0],
-        kernel_width=kernel[1],
-        stride_height=stride[0],
-        stride_width=stride[1],
-        dilation_height=dilation[0],
-        dilation_width=dilation[1],
+        **_window(kernel, stride, dilation),
         pad_top=top,
         pad_left=left,
         border=BORDERS.index(module.padding_mode),
@@ -249,12 +251,7 @@ def _pool(module: Any, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
         outputs=shape[0],
         out_height=1 if dims == 1 else out[1],
         out_width=out[-1],
-        kernel_height=kernel[0],
-        kernel_width=kernel[1],
-        stride_height=stride[0],
-        stride_width=stride[1],
-        dilation_height=dilation[0],
-        dilation_width=dilation[1],
+        **_window(kernel, stride, dilation),
         pad_top=0 if dims == 1 else int(pad[0]),
         pad_left=int(pad[-1]),
     )

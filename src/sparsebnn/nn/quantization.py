@@ -85,7 +85,7 @@ class QuantizedNetwork(nn.Module):
     """A quantized network for inference on a CPU; :func:`quantize` makes it.
 
     It runs by the compiled kernel, or without a compiler by :meth:`reference`, the same in PyTorch.
-    ``program`` is what :func:`~sparsebnn.nn.sparse_c.c_source` writes as C.
+    ``program`` is what ``sparsebnn.export(..., int8=rows)`` writes as C.
     """
 
     def __init__(self, program: Program, scales: Sequence[_Scale]) -> None:

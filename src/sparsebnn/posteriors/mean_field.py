@@ -311,7 +311,7 @@ class SpikeSlab(Family):
         """:meth:`moments` and :meth:`closed_form_kl`, with what they share made once."""
         assert isinstance(self.prior, SpikeSlabPrior)
         mean = self.mean if scale is None else self.mean * scale
-        # Of exactly this class: other priors have divergences of their own.
+        # Subclasses of the prior may compute another KL.
         usual = self.group_by == "weight" and type(self.prior) is SpikeSlabPrior
         if usual and self.mean.is_cuda and for_capture():
             prior = self.prior.mean, self.prior.std, self.prior.inclusion_prob

@@ -5,9 +5,9 @@ r"""Credible sets: small sets of inputs that contain an included one with high p
     \min_{i, j \in C} |\operatorname{corr}(x_i, x_j)| \ge \text{min\_purity}
 
 One set per effect. A set starts with the most probable input left and takes, one at a time, the input that
-most often is included when nothing in the set is. Inputs that stand in for each other exclude each other in
-the samples and end in one set; an input with an effect of its own is included together with the others,
-adds little, and starts a set of its own. Members that the coverage does not need are dropped. Sets are
+is most often included when no member of the set is. Inputs that replace each other are rarely included
+together, so they end in one set. An input with a separate effect is included together with the others, adds
+little to their set, and starts another one. Members that the coverage does not need are dropped. Sets are
 disjoint.
 """
 

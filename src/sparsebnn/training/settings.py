@@ -239,7 +239,7 @@ class Settings:
 
     @property
     def noise_from(self) -> int:
-        """The first epoch in which rows are weighted by heteroscedastic noise of their own: means come first.
+        """The first epoch in which heteroscedastic noise weights the rows; until then only means are learned.
 
         >>> Settings(epochs=100).noise_from, Settings(epochs=1).noise_from
         (70, 0)

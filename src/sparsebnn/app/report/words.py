@@ -102,7 +102,7 @@ def headline(record: Record) -> tuple[Metric, Figure]:
 
 
 def sentences(record: Record) -> list[str]:
-    """The three sentences; where the record has no data for one, it says so."""
+    """The three sentences at the top of the report, also for records without the data for one of them."""
     return [_accuracy(record), _inputs(record), _calibration(record)]
 
 

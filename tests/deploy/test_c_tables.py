@@ -1,4 +1,4 @@
-"""sparse_c.py: the files compile without a warning, run under the sanitizers, and compute the same."""
+"""c_tables.py: networks as C compile without a warning, run under the sanitizers, and compute the same."""
 
 import shutil
 import subprocess
@@ -11,11 +11,11 @@ from torch import nn
 from contracts.members import generator
 from nn.test_sparse import ACTIVATIONS, images, pruned
 from sparsebnn.checks import InvalidInput
+from sparsebnn.deploy.c_tables import check_finite, tables
 from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import Take
 from sparsebnn.nn.lowering import lower
 from sparsebnn.nn.quantization import quantize
-from sparsebnn.nn.sparse_c import c_source, tables
 
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror")
 SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -117,47 +117,19 @@ def test_all_networks_under_the_sanitizers(compiler, tmp_path):
             torch.testing.assert_close(run(at, x), y, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_files_as_they_are(compiler, exact, tmp_path):
-    """Warnings depend on the optimizer."""
-    network, shape = made("images")
-    if not exact:
-        quantized = quantize(network, torch.randn(200, *shape, generator=generator(0)))
-    header, source = c_source(network if exact else quantized.program, "model", shape)
-    entry = "{model_run, MODEL_INPUTS, MODEL_OUTPUTS, MODEL_SCRATCH}"
-    main = '#include "model.h"\n' + MAIN.replace("MODELS", entry)
-    run = built(tmp_path, compiler, ("-O2",), {"model.h": header, "model.c": source, "main.c": main})
-    x = torch.randn(3, *shape, generator=generator(3))
-    expected = network(x).detach() if exact else quantized.reference(x)
-    torch.testing.assert_close(run(0, x), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_no_allocation_and_no_library(tmp_path):
     """What the object file leaves to others: nothing but what the compiler itself may call."""
     if shutil.which("gcc") is None or shutil.which("nm") is None:
         pytest.skip("gcc or nm is not installed")
     network, shape = made("activations")
-    for name, text in zip(("model.h", "model.c"), c_source(network, "model", shape)):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    kernel = f"#define SB_API static\n#define SB_FLOAT_ONLY\n{SOURCE.read_text(encoding='utf-8')}"
+    run = "void run(const float *x, float *y, float *s);\nvoid run(const float *x, float *y, float *s) {"
+    body = f"{run} sb_run(&model_network, x, 1, y, s, 1); }}\n"
+    (tmp_path / "model.c").write_text(kernel + tables(lower(network, shape), "model", 1) + body)
     subprocess.run(["gcc", *STRICT, "-O2", "-c", "model.c"], cwd=tmp_path, check=True)
     done = subprocess.run(["nm", "-u", "model.o"], cwd=tmp_path, check=True, capture_output=True, text=True)
     undefined = {line.split()[-1] for line in done.stdout.splitlines()}
     assert undefined <= {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ((nn.Sequential(nn.Linear(2, 2)), "2nd"), "'name' of c_source must be a name in C"),
-        ((nn.Sequential(nn.Conv1d(2, 2, 1)), "model"), "'input_shape' of c_source"),
-        ((nn.Sequential(nn.Linear(2, 2)), "model", (2,), 3), "'block' of c_source"),
-        ((nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)), "model"), "Got Softmax instead"),
-    ],
-)
-def test_messages(arguments, match):
-    with pytest.raises(InvalidInput, match=match):
-        c_source(*arguments)
 
 
 def test_weights_that_are_not_finite():
@@ -165,4 +137,4 @@ def test_weights_that_are_not_finite():
     with torch.no_grad():
         layer.bias[0] = torch.nan
     with pytest.raises(InvalidInput, match="NaN or infinity in a bias"):
-        c_source(nn.Sequential(layer), "model")
+        check_finite(lower(nn.Sequential(layer), (2,)))
