@@ -1,30 +1,26 @@
 """Numbers to positions, which the templates draw as inline SVG. No markup here.
 
-Every chart has a small fixed size, so its text stays readable on a phone.
+Every plot has a small fixed size, so its text stays readable on a phone. The left margin grows with the
+labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from statistics import median
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from sparsebnn.app.report.record import Figure, Record
-from sparsebnn.app.report.words import number, percent
+from sparsebnn.app.report.record import Figure
+from sparsebnn.app.report.words import number
 
-__all__ = ["FRAME", "HEIGHT", "WIDTH", "Scale", "calibration", "curves", "span", "wilson"]
+__all__ = ["Dot", "Plot", "Scale", "plot", "span", "wilson"]
 
 WIDTH, HEIGHT = 340, 246
-FRAME = LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 12, 12, HEIGHT - 40
-Ticks = list[tuple[float, str]]
-_CURVES = {
-    "loss": "Loss: what training minimizes",
-    "nll": "Misfit to the training rows (NLL, nats)",
-    "kl": "Cost of complexity (KL, nats)",
-    "density": "Share of connections kept",
-}
+_RIGHT, _TOP, _BOTTOM = WIDTH - 12, 12, HEIGHT - 40
+_LETTER = 7.0  # the width of a letter at 12 px, at most
+Points = Sequence[tuple[float, float]]
+Show = Callable[[float], str]
 
 
 class Scale(NamedTuple):
@@ -45,10 +41,6 @@ class Scale(NamedTuple):
         value = math.log(value) if self.log else value
         share = (value - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
-
-    def ticks(self, show: Any = number) -> Ticks:
-        """Positions and labels of round values."""
-        return [(self(value), show(value)) for value in _round_values(self.low, self.high, self.log)]
 
 
 def _round_values(low: float, high: float, log: bool, count: int = 4) -> list[float]:
@@ -71,6 +63,126 @@ def _round_values(low: float, high: float, log: bool, count: int = 4) -> list[fl
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
+class Dot(NamedTuple):
+    """A point with an optional vertical interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    radius: float = 4.0
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot as positions. ``x_ticks`` are ``(place, label, anchor)``, ``lines`` are ``(css class,
+    points)``.
+    """
+
+    title: str
+    remark: str
+    description: str
+    x_label: str
+    frame: tuple[float, float, float, float]
+    x_ticks: Sequence[tuple[float, str, str]]
+    y_ticks: Sequence[tuple[float, str]]
+    bands: Sequence[str] = ()
+    lines: Sequence[tuple[str, str]] = ()
+    dots: Sequence[Dot] = ()
+    bars: Sequence[tuple[float, float, float, float]] = ()
+    size: ClassVar[tuple[int, int]] = (WIDTH, HEIGHT)
+    macro: ClassVar[str] = "plot_part"
+
+
+def plot(
+    title: str,
+    x: tuple[float, float],
+    y: tuple[float, float],
+    *,
+    x_label: str,
+    remark: str = "",
+    description: str = "",
+    lines: Sequence[tuple[str, Points]] = (),
+    bands: Sequence[tuple[Points, Points]] = (),
+    dots: Sequence[Dot] = (),
+    bars: Sequence[tuple[float, float, float]] = (),
+    log: bool = False,
+    show_x: Show = number,
+    show_y: Show = number,
+    x_values: Sequence[float] | None = None,
+    y_values: Sequence[float] | None = None,
+) -> Plot:
+    """A plot of data over the ranges ``x`` and ``y``.
+
+    ``lines`` are ``(css class, points)`` with the classes ``bold``, ``thin`` and ``ideal``; ``bands`` are
+    pairs of a lower and an upper line; ``bars`` are ``(from, to, height)``, drawn from 0; ``log`` concerns
+    y.
+    """
+    y_labels = [(v, show_y(v)) for v in (_round_values(*y, log) if y_values is None else y_values)]
+    left = max(40.0, 14.0 + _LETTER * max((len(text) for _, text in y_labels), default=0))
+    across, up = Scale(*x, left, _RIGHT), Scale(*y, _BOTTOM, _TOP, log)
+    found = []
+    for lower, upper in bands:
+        found.append(_joined([(across(a), up(b)) for a, b in (*lower, *list(upper)[::-1])]))
+    placed = [
+        d._replace(
+            x=across(d.x),
+            y=up(d.y),
+            low=None if d.low is None else up(d.low),
+            high=None if d.high is None else up(d.high),
+        )
+        for d in dots
+    ]
+    base = up(max(0.0, y[0])) if not log else _BOTTOM
+    return Plot(
+        title,
+        remark,
+        description,
+        x_label,
+        (left, _RIGHT, _TOP, _BOTTOM),
+        _x_ticks(across, x_values, show_x),
+        [(up(v), text) for v, text in y_labels],
+        found,
+        [(css, _joined([(across(a), up(b)) for a, b in points])) for css, points in lines],
+        placed,
+        [
+            (
+                across(a),
+                up(h),
+                round(max(0.5, across(b) - across(a) - 1.0), 1),
+                round(max(0.0, base - up(h)), 1),
+            )
+            for a, b, h in bars
+        ],
+    )
+
+
+def _x_ticks(across: Scale, values: Sequence[float] | None, show: Show) -> list[tuple[float, str, str]]:
+    """As many round values as have room, anchored so that no label leaves the picture."""
+    count = 4
+    while True:
+        chosen = _round_values(across.low, across.high, False, count) if values is None else list(values)
+        labels = [(across(v), show(v)) for v in chosen]
+        widest = _LETTER * max((len(text) for _, text in labels), default=0)
+        if (
+            count == 1
+            or values is not None
+            or widest + 10 <= (across.end - across.start) / max(1, len(labels) - 1)
+        ):
+            break
+        count -= 1
+    ticks = []
+    for place, text in labels:
+        half = _LETTER * len(text) / 2
+        anchor = "end" if place + half > WIDTH else "start" if place < half else "middle"
+        ticks.append((place, text, anchor))
+    return ticks
+
+
+def _joined(points: Points) -> str:
+    return " ".join(f"{x:g},{y:g}" for x, y in points)
+
+
 def span(figure: Figure, others: Sequence[Figure]) -> Figure | None:
     """A figure and its interval as positions in a box 120 wide that holds all figures of the column."""
     ends = [end for each in others for end in each if end is not None]
@@ -91,68 +203,3 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     half = z * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
     scale = 1 + z * z / rows
     return max(0.0, (center - half) / scale), min(1.0, (center + half) / scale)
-
-
-def calibration(record: Record) -> SimpleNamespace | None:
-    """Points (``bins``) with their Wilson intervals; the area of a bin of confidence shows its rows."""
-    if not record.points:
-        return None
-    classes = record.task == "classification"
-    across, up = Scale(0, 1, LEFT, RIGHT), Scale(0, 1, BOTTOM, TOP)
-    most = max(n for _, _, n in record.points)
-    bins = []
-    for stated, observed, n in record.points:
-        share = min(max(observed, 0.0), 1.0)
-        low, high = wilson(share, n)
-        place = {"x": across(min(max(stated, 0.0), 1.0)), "y": up(share), "low": up(low), "high": up(high)}
-        shown = {"stated": percent(stated), "observed": percent(observed), "rows": number(float(n))}
-        radius = round(2.5 + 4.5 * math.sqrt(n / most), 1) if classes else 4.0
-        bins.append(SimpleNamespace(**place, **shown, radius=radius))
-    labels = ("confidence", "accuracy") if classes else ("size of the interval", "share of rows inside")
-    ticks = [[(scale(v), percent(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)] for scale in (across, up)]
-    return SimpleNamespace(
-        x_label=labels[0], y_label=labels[1], bins=bins, x_ticks=ticks[0], y_ticks=ticks[1]
-    )
-
-
-def curves(record: Record) -> list[SimpleNamespace]:
-    """A panel per quantity: a thin line per replicate, a bold one for their median."""
-    panels = []
-    for key in _CURVES:
-        found = [
-            (point["epoch"][0], point[key]) for point in record.curves if key in point and "epoch" in point
-        ]
-        points = sorted((each for each in found if each[0] is not None), key=lambda each: each[0])
-        finite = [(epoch, [v for v in values if v is not None]) for epoch, values in points]
-        middle = [(epoch, median(values)) for epoch, values in finite if values]
-        if len(middle) > 1:
-            panels.append(_panel(key, points, middle, [v for _, values in finite for v in values]))
-    return panels
-
-
-def _panel(key: str, points: Any, middle: Sequence[tuple[float, float]], every: Any) -> SimpleNamespace:
-    low, high = min(every), max(every)
-    log, show = low > 0 and high / low > 30, number
-    if key == "density":
-        low, log, show = 0.0, False, percent  # type: ignore[assignment]
-    across, up = Scale(middle[0][0], middle[-1][0], LEFT, RIGHT), Scale(low, high, BOTTOM, TOP, log)
-    width = max(len(values) for _, values in points)
-    lines = [
-        _path([(across(e), up(v)) for e, vs in points if k < len(vs) and (v := vs[k]) is not None])
-        for k in range(width if width > 1 else 0)
-    ]
-    return SimpleNamespace(
-        title=_CURVES[key],
-        lines=[line for line in lines if line],
-        middle=_path([(across(e), up(v)) for e, v in middle]),
-        x_ticks=across.ticks(),
-        y_ticks=up.ticks(show),
-        first=show(middle[0][1]),
-        last=show(middle[-1][1]),
-        epochs=number(middle[-1][0]),
-        log=log,
-    )
-
-
-def _path(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:g},{y:g}" for x, y in points)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.app.report import charts, drawing, words
-from sparsebnn.app.report.record import Figure, Record, parse, read
+from sparsebnn.app.report import words
+from sparsebnn.app.report.record import Record, parse, read
+from sparsebnn.app.report.sections import sections
 from sparsebnn.checks import invalid
 from sparsebnn.io.files import atomic_write
 
 __all__ = ["render", "write"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_FIRST_INPUTS = 25
-_VALUE_COLUMNS = 6
 
 
 def write(folder: str | Path, out: str | Path | None = None) -> Path:
@@ -64,16 +64,8 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=words.percent, number=words.number, short=_short)
+    environment.filters.update(short=words.short)
     return environment
-
-
-def _short(text: str, most: int) -> str:
-    """
-    >>> _short("a long name", 7), _short("short", 7)
-    ('a long…', 'short')
-    """
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def _hash(text: str) -> str:
@@ -85,9 +77,6 @@ def _context(record: Record) -> dict[str, Any]:
 
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    models = [*record.models, *record.baselines]
-    measures = [words.metric(key) for key in dict.fromkeys(key for model in models for key in model.metrics)]
-    columns = [_cells(measure, models) for measure in measures]
     return {
         "record": record,
         "version": sparsebnn.__version__,
@@ -98,25 +87,15 @@ def _context(record: Record) -> dict[str, Any]:
         "script_hash": _hash(script),
         "sentences": words.sentences(record),
         "cards": _cards(record),
-        "measures": measures,
-        "models": [
-            (model.name, place < len(record.models), [cells[place] for cells in columns])
-            for place, model in enumerate(models)
-        ],
-        "calibration": charts.calibration(record),
-        "size": (charts.WIDTH, charts.HEIGHT),
-        "frame": charts.FRAME,
-        "inputs": words.ranked(record.inputs),
-        "first_inputs": _FIRST_INPUTS,
-        "directions": words.DIRECTIONS,
-        "effect_interval": lambda each: words.interval(Figure(0.0, each.effect_low, each.effect_high), False),
-        "row_groups": [
-            (title, rows, _value_columns(record, rows))
-            for title, rows in (("Most certain", record.certain), ("Least certain", record.uncertain))
-        ],
-        "drawing": drawing.draw(record),
-        "curves": charts.curves(record),
+        "sections": sections(record),
+        "fresh_id": _fresh_ids(),
     }
+
+
+def _fresh_ids() -> Callable[[], str]:
+    """Names for elements that refer to each other, a new one at each call."""
+    count = itertools.count(1)
+    return lambda: f"plot-{next(count)}"
 
 
 def _cards(record: Record) -> list[tuple[str, str, str]]:
@@ -138,36 +117,3 @@ def _cards(record: Record) -> list[tuple[str, str, str]]:
         rows = words.number(float(record.data.test_rows))
         cards.append((rows, "unseen rows", f"trained on {record.data.train_rows:,}"))
     return cards
-
-
-def _cells(measure: words.Metric, models: Sequence[Any]) -> list[dict[str, Any]]:
-    """One measure of every model. The best is marked if its shown value differs from all others."""
-    figures = [model.metrics.get(measure.key, Figure()) for model in models]
-    shown = [
-        words.percent(f.value, fine=True) if measure.as_percent else words.measured(f.value) for f in figures
-    ]
-    order = max if measure.higher_is_better else min
-    best = order((f.value for f in figures if f.value is not None), default=None)
-    winners = [text for figure, text in zip(figures, shown) if figure.value == best]
-    alone = best is not None and len(winners) == 1 and shown.count(winners[0]) == 1
-    return [
-        {
-            "value": text,
-            "interval": words.interval(figure, measure.as_percent, fine=True),
-            "span": charts.span(figure, figures),
-            "best": alone and figure.value == best,
-        }
-        for figure, text in zip(figures, shown)
-    ]
-
-
-def _value_columns(record: Record, rows: Sequence[Any]) -> list[str]:
-    """Columns to show next to a prediction: those of the highest-ranked inputs, then the first ones."""
-    names = list(dict.fromkeys(key for row in rows for key in row.values))
-    ranked = words.ranked(record.inputs)
-
-    def rank(column: str) -> int:
-        # Inputs made from a column begin with its name: "city = Oslo".
-        return next((k for k, each in enumerate(ranked) if each.name.startswith(column)), len(ranked))
-
-    return sorted(names, key=lambda column: (rank(column), names.index(column)))[:_VALUE_COLUMNS]

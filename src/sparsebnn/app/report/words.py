@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparsebnn.app.report.record import Figure, Record
+from sparsebnn.io.formatting import decimals, plain
 
-__all__ = ["headline", "interval", "measured", "metric", "number", "percent", "ranked", "sentences"]
+__all__ = ["headline", "interval", "measured", "metric", "number", "percent", "ranked", "sentences", "short"]
 
 DIRECTIONS = {"+": ("↗", "raises"), "-": ("↘", "lowers"), "mixed": ("↕", "both ways")}
 
@@ -46,26 +47,23 @@ def metric(key: str) -> Metric:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Three significant digits, an en dash for None, a true minus sign.
+    """Three significant digits, an en dash for None, a true minus sign, never an exponent.
 
-    >>> number(0.12345), number(-2.0), number(None), number(123456.0)
-    ('0.123', '−2', '–', '123,456')
+    >>> number(0.12345), number(-2.0), number(None), number(123456.0), number(-2.19e-06)
+    ('0.123', '−2', '–', '123,456', '−0.00000219')
     """
-    if value is None:
-        return "–"
-    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
-    return text.replace("-", "−")
+    return "–" if value is None else plain(value, digits).replace("-", "−")
 
 
 def measured(value: float | None) -> str:
-    """Like :func:`number`, with trailing zeros.
+    """Like :func:`number`, with trailing zeros and at most three decimals.
 
-    >>> measured(0.5), measured(54.2), measured(5321.0)
-    ('0.500', '54.2', '5,321')
+    >>> measured(0.5), measured(54.2), measured(5321.0), measured(0.0123)
+    ('0.500', '54.2', '5,321', '0.012')
     """
-    if value is None or abs(value) >= 1000 or 0 < abs(value) < 1e-4:
+    if value is None or abs(value) >= 1000 or 0 < abs(value) < 0.001:
         return number(value)
-    return f"{value:.{max(0, 3 - len(str(int(abs(value)))) if abs(value) >= 1 else 3)}f}".replace("-", "−")
+    return f"{value:.{min(3, decimals([value]))}f}".replace("-", "−")
 
 
 def percent(value: float | None, fine: bool = False) -> str:
@@ -85,6 +83,14 @@ def percent(value: float | None, fine: bool = False) -> str:
         return f"{hundred:.1f}%".replace("-", "−")
     text = f"{hundred:.1f}" if abs(hundred) < 10 or 99 < hundred < 100 else f"{hundred:.0f}"
     return text.removesuffix(".0").replace("-", "−") + "%"
+
+
+def short(text: str, most: int) -> str:
+    """
+    >>> short("a long name", 7), short("short", 7)
+    ('a long…', 'short')
+    """
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def interval(figure: Figure, as_percent: bool, fine: bool = False) -> str:
