@@ -47,15 +47,19 @@ def _trained(network: torch.nn.Module, likelihood: Likelihood, x: torch.Tensor) 
     return Network(run.network.eval(), run.likelihood, x)
 
 
-def _mlp(family: str, likelihood: Likelihood, outputs: int, activation: str = "relu") -> Network:
+def _mlp(family: str, likelihood: Likelihood, outputs: int, activation: str = "relu", **more: Any) -> Network:
     torch.manual_seed(0)
-    network = sparsebnn.mlp([7, 12, 9, outputs], activation=activation, **_options(family))
+    network = sparsebnn.mlp([7, 12, 9, outputs], activation=activation, **_options(family), **more)
     return _trained(network, likelihood, torch.randn(ROWS, 7))
 
 
-def _lenet(family: str) -> Network:
+# Layers of a thousand inputs: outputs as large as those of the other networks.
+_SMALL = {"initial": Initial(inclusion_logit=Normal(-0.5, 2.0), mean=Normal(0.0, 0.1))}
+
+
+def _lenet(family: str, **more: Any) -> Network:
     torch.manual_seed(1)
-    return _trained(sparsebnn.lenet(**_options(family)), Categorical(10), torch.rand(6, 1, 28, 28))
+    return _trained(sparsebnn.lenet(**_options(family), **more), Categorical(10), torch.rand(6, 1, 28, 28))
 
 
 def _strided() -> Network:
@@ -114,6 +118,8 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "heteroscedastic": lambda: _mlp("spike_slab", Gaussian(1, "heteroscedastic"), 2),
     "lenet spike_slab": lambda: _lenet("spike_slab"),
     "lenet flow": lambda: _lenet("flow"),
+    "lenet skip": lambda: _lenet("spike_slab", input_skip=True, dense=_SMALL),
+    "input skip": lambda: _mlp("spike_slab", Categorical(3), 3, input_skip=True),
     "strided": _strided,
     "signal": _signal,
     "residual": _residual,

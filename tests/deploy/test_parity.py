@@ -22,7 +22,12 @@ from sparsebnn.nn.compaction import compact
 
 CLOSE = 1e-5
 COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
-FAST = {("mlp spike_slab", "average"), ("strided", "median"), ("table spike_slab", "average")}
+FAST = {
+    ("mlp spike_slab", "average"),
+    ("input skip", "median"),
+    ("strided", "median"),
+    ("table spike_slab", "average"),
+}
 
 
 def _cases(names: Any) -> list[Any]:
@@ -43,7 +48,7 @@ def _wanted(network: models.Network, model: str) -> dict[str, np.ndarray]:
             "entropy": found.entropy.numpy(),
             "mutual_information": found.mutual_information.numpy(),
         }
-    chained = isinstance(network.module, torch.nn.Sequential)
+    chained = isinstance(network.module, torch.nn.Sequential | sparsebnn.nn.InputSkip)
     small = compact(network.module).network if chained else plain(network.module)
     with torch.no_grad():
         outputs = small(network.x)

@@ -20,7 +20,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "concrete": {"relaxation": 0.5},
     "flow": {"hidden": (5, 4)},
 }
-EXAMPLES: dict[str, tuple[int, ...]] = {"mlp": (4,), "conv": (1, 6, 6), "converted": (1, 7, 7)}
+EXAMPLES: dict[str, tuple[int, ...]] = {"mlp": (4,), "skip": (4,), "conv": (1, 6, 6), "converted": (1, 7, 7)}
 CLASSES = 3
 ROWS = 23
 # 3 batches an epoch, the last one filled up: 15 steps.
@@ -48,6 +48,8 @@ def make_network(kind: str = "mlp", family: str = "spike_slab", dtype: torch.dty
     layer = {"family": family, "family_options": FAMILIES[family], **layer}
     if kind == "mlp":
         return sparsebnn.mlp([*EXAMPLES[kind], 6, CLASSES], dtype=dtype, **layer)
+    if kind == "skip":
+        return sparsebnn.mlp([*EXAMPLES[kind], 5, 3, CLASSES], dtype=dtype, input_skip=True, **layer)
     if kind == "conv":
         return nn.Sequential(
             sparsebnn.nn.Conv2d(1, 3, 3, padding=1, dtype=dtype, **layer),

@@ -22,6 +22,7 @@ from sparsebnn.estimators.columns import Column
 from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.lowering import Program, lower
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.quantization import quantize
 
 __all__ = ["c_files"]
@@ -53,9 +54,9 @@ def c_files(exported: Exported, name: str, rows: Tensor | None = None) -> tuple[
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in _KEYWORDS:
         expected = "a C identifier, such as model.c"
         raise invalid("path", "export", expected, f"{name}.c", "Rename the file.")
-    if not isinstance(exported.predictor.template, nn.Sequential):
-        got = type(exported.predictor.template).__name__
-        raise invalid("model", "export", "a Sequential for C", got, "ONNX and pt2 take any module.")
+    if not isinstance(exported.predictor.template, nn.Sequential | InputSkip):
+        got, expected = type(exported.predictor.template).__name__, "a Sequential or InputSkip for C"
+        raise invalid("model", "export", expected, got, "ONNX and pt2 take any module.")
     shape = _row_shape(exported)
     programs = []
     for network in exported.predictor.networks():

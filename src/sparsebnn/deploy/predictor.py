@@ -29,7 +29,7 @@ from sparsebnn.inference.sampling import draw_weights
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.compaction import _ELEMENTWISE, compact, median_weights, plain_layer
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import bayesian_layers, chain
+from sparsebnn.nn.networks import InputSkip, bayesian_layers, chain
 
 __all__ = ["Head", "Predictor", "example_of", "plain", "predictor_of"]
 
@@ -123,7 +123,8 @@ class Predictor(nn.Module):
         super().__init__()
         self._template = (copy.deepcopy(template).float().to("meta").eval(),)  # in a tuple: not a submodule
         self.head = head
-        # Convolutions under vmap cannot be exported for any number of rows: their draws are unrolled.
+        # Convolutions and concatenations under vmap cannot be exported for any number of rows: their draws
+        # are unrolled.
         self._batched = all(isinstance(each, (nn.Linear, *_ELEMENTWISE)) for each in chain(template))
         self.n_draws = len(next(iter(stacked.values()))) if stacked else 1
         self._names: dict[str, tuple[str, bool]] = {}
@@ -190,7 +191,7 @@ def example_of(network: nn.Module, example: Any) -> Tensor:
             ) from error
         return row
     for module in chain(network):
-        if isinstance(module, Linear | nn.Linear):
+        if isinstance(module, Linear | nn.Linear | InputSkip):
             return torch.zeros(1, module.in_features)
         if not isinstance(module, nn.Flatten | nn.Identity):
             break

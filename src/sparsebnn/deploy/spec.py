@@ -16,7 +16,7 @@ from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.io.sparse_files import MODULES
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.compaction import Take
-from sparsebnn.nn.networks import chain
+from sparsebnn.nn.networks import InputSkip, chain
 
 __all__ = ["described", "restored"]
 
@@ -25,6 +25,9 @@ _VERSION = 1
 
 def _layer(module: nn.Module) -> dict[str, Any]:
     name = type(module).__name__
+    if isinstance(module, InputSkip):
+        layers = [_layer(layer) for layer in module.layers]
+        return {"module": name, "layers": layers, "activation": _layer(module.activation)}
     if name not in MODULES or getattr(module, "groups", 1) != 1:
         expected = "made of " + ", ".join(sorted(set(MODULES) - {"Take"}))
         advice = "ONNX and pt2 take any module."
@@ -34,6 +37,8 @@ def _layer(module: nn.Module) -> dict[str, Any]:
 
 
 def _module(spec: Mapping[str, Any]) -> nn.Module:
+    if spec["module"] == "InputSkip":
+        return InputSkip([_module(layer) for layer in spec["layers"]], _module(spec["activation"]))
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in spec.items()
@@ -47,13 +52,14 @@ def _module(spec: Mapping[str, Any]) -> nn.Module:
 def described(exported: Exported) -> dict[str, Any]:
     """Everything but the tensors."""
     predictor = exported.predictor
-    if not isinstance(predictor.template, nn.Sequential):
-        advice = "ONNX and pt2 take any module."
-        raise invalid("model", "export", "a Sequential", type(predictor.template).__name__, advice)
+    if not isinstance(predictor.template, nn.Sequential | InputSkip):
+        advice, expected = "ONNX and pt2 take any module.", "a Sequential or InputSkip"
+        raise invalid("model", "export", expected, type(predictor.template).__name__, advice)
     head, form = predictor.head, predictor.head.likelihood
     return {
         "version": _VERSION,
         "layers": [_layer(module) for module in chain(predictor.template)],
+        "sequential": isinstance(predictor.template, nn.Sequential),
         "stacked": sorted(predictor._state(True)),
         "n_draws": predictor.n_draws,
         "likelihood": {
@@ -86,7 +92,8 @@ def restored(spec: Mapping[str, Any]) -> Exported:
     if spec.get("version") != _VERSION:
         advice = "Load it with the release that wrote it."
         raise invalid("version", "a model folder", str(_VERSION), spec.get("version"), advice)
-    template = nn.Sequential(*map(_module, spec["layers"]))
+    modules = [_module(layer) for layer in spec["layers"]]
+    template = nn.Sequential(*modules) if spec.get("sequential", True) else modules[0]
     draws = spec["n_draws"]
     shared, stacked = dict(template.state_dict()), {}
     for name in spec["stacked"]:

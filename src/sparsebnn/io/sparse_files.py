@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.io import storage
 from sparsebnn.nn.compaction import Take
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.sparse import plain_network
 
 __all__ = ["MODULES", "SparseFileError", "load_sparse", "save_sparse"]
@@ -133,7 +134,14 @@ def save_sparse(network: nn.Module, path: str | Path, values: str = "float16") -
     """
     check_choice(values, _VALUES, "values", "save_sparse")
     modules, tensors = [], dict[str, Tensor]()
-    for place, module in enumerate(plain_network(network)):
+    skip: list[int] = []
+    flat: list[nn.Module] = []
+    for module in plain_network(network):
+        if isinstance(module, InputSkip):
+            # As its layers and then its activation; the header says where they are.
+            skip = [len(flat), len(flat) + len(module.layers)]
+        flat += [*module.layers, module.activation] if isinstance(module, InputSkip) else [module]
+    for place, module in enumerate(flat):
         name = type(module).__name__
         if name not in MODULES or getattr(module, "groups", 1) != 1:
             expected = "made of Linear, Conv1d, Conv2d, activations, pools and Flatten"
@@ -144,7 +152,7 @@ def save_sparse(network: nn.Module, path: str | Path, values: str = "float16") -
             tensors[f"{place}.index"] = module.index.to(torch.int32)
         modules.append([name, {key: getattr(module, key) for key in MODULES[name][1]}])
     target = Path(path)
-    storage.write(_KIND, target, tensors, {"modules": modules})
+    storage.write(_KIND, target, tensors, {"modules": modules, **({"input_skip": skip} if skip else {})})
     return target
 
 
@@ -174,6 +182,9 @@ def load_sparse(path: str | Path) -> nn.Sequential:
         for place, (name, options) in enumerate(header["modules"]):
             own = {key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{place}.")}
             modules.append(_made(name, options, own))
+        if "input_skip" in header:
+            start, end = header["input_skip"]
+            modules[start : end + 1] = [InputSkip(modules[start:end], modules[end])]
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise SparseFileError(f"{source} is damaged ({error}). {_KIND.if_damaged}") from error
     return nn.Sequential(*modules).eval()

@@ -42,6 +42,7 @@ typedef struct {
     int32_t dilation_height, dilation_width, pad_top, pad_left;
     int32_t border;                    /* SB_CONV: what is beyond the edge */
     int32_t plane_height, plane_width; /* SB_CONV: size of an arranged plane */
+    int32_t carried;                   /* SB_LINEAR: last outputs, not activated: inputs that pass through */
 } sb_op;
 
 typedef struct {
@@ -242,7 +243,7 @@ static void sb_linear(const sb_op *op, const float *x, int block, float *y)
     else if (block) sb_linear_block32(op, op->index32, x, y);
     else if (op->index16) sb_linear_row16(op, op->index16, x, y);
     else sb_linear_row32(op, op->index32, x, y);
-    sb_activate(op, y, (size_t)op->outputs * (block ? SB_BLOCK : 1));
+    sb_activate(op, y, (size_t)(op->outputs - op->carried) * (block ? SB_BLOCK : 1));
 }
 
 /* The input with its border, as channels x phases of the stride x plane_height x plane_width. */

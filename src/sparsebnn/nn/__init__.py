@@ -7,7 +7,7 @@ from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import bayesian_layers, density, initialize, lenet, mlp
+from sparsebnn.nn.networks import InputSkip, bayesian_layers, density, initialize, lenet, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
 from sparsebnn.nn.quantization import quantize
 from sparsebnn.nn.sparse import SparseNetwork
@@ -16,6 +16,7 @@ __all__ = [
     "BayesianLayer",
     "Conv1d",
     "Conv2d",
+    "InputSkip",
     "Linear",
     "SparseNetwork",
     "bayesian_layers",

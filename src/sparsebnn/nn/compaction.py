@@ -7,7 +7,6 @@ nothing is left out. What remains computes the same.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import chain
+from sparsebnn.nn.networks import InputSkip, chain
 from sparsebnn.posteriors.flow import FlowFamily
 
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
@@ -87,11 +86,16 @@ def _tuple(value: Any) -> tuple[int, ...]:
 
 @dataclass
 class _Stage:
-    """A layer and what follows it up to the next one."""
+    """A layer and what follows it up to the next one.
+
+    ``reads`` are the stages whose units it sees (-1 for the inputs), each with how many of its columns those
+    are; a unit of a convolution has one column per pixel after a Flatten.
+    """
 
     layer: nn.Module
     weight: Tensor
     bias: Tensor
+    reads: tuple[tuple[int, int], ...]
     after: list[nn.Module] = field(default_factory=list)
 
     @property
@@ -102,9 +106,17 @@ class _Stage:
         padding = getattr(self.layer, "padding", 0)
         return padding != "valid" and (isinstance(padding, str) or any(_tuple(padding)))
 
-    def by_input(self, entries: Tensor) -> Tensor:
-        """Something per unit before this layer, for each of the layer's inputs (which may be pixels)."""
-        return entries.repeat_interleave(self.weight.shape[1] // len(entries))
+    def by_input(self, entries: Sequence[Tensor]) -> Tensor:
+        """Something per unit of every stage (the inputs last), for each of the layer's inputs."""
+        return torch.cat([entries[p].repeat_interleave(width // len(entries[p])) for p, width in self.reads])
+
+    def by_unit(self, used: Tensor, place: int, units: int) -> Tensor:
+        """Which of a stage's units are among the used inputs."""
+        found = used.new_zeros(units)
+        for (read, _), part in zip(self.reads, used.split([width for _, width in self.reads])):
+            if read == place:
+                found |= part.reshape(units, -1).any(1)
+        return found
 
     def bend(self, values: Tensor) -> Tensor:
         """What the following activations make of constant units; pools leave a constant as it is."""
@@ -116,76 +128,106 @@ class _Stage:
 
 def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
     """What comes before the first Bayesian layer, and the stages."""
-    if not isinstance(network, nn.Sequential):
+    if not isinstance(network, nn.Sequential | InputSkip):
         advice = "Networks of mlp and lenet are."
-        raise invalid("network", "compact", "a Sequential", type(network).__name__, advice)
+        raise invalid("network", "compact", "a Sequential or InputSkip", type(network).__name__, advice)
     first: list[nn.Module] = []
     stages: list[_Stage] = []
     for module in chain(network):
-        if isinstance(module, (BayesianLayer, *_PLAIN)):
-            if getattr(module, "groups", 1) != 1:
-                raise invalid("network", "compact", "free of grouped convolutions", str(module))
-            stages.append(_Stage(module, *_weights(module)))
+        if isinstance(module, InputSkip):
+            x = (len(stages) - 1, module.in_features)
+            for layer in module.layers:
+                _append(stages, layer, skip=x)
+                stages[-1].after.append(module.activation)
+            stages[-1].after.pop()
             continue
-        if not isinstance(module, _ELEMENTWISE + _POOLS + (nn.Flatten,)):
-            expected = "made of Bayesian layers, activations, pools and Flatten"
-            raise invalid("network", "compact", expected, type(module).__name__)
-        averages = isinstance(module, nn.AvgPool1d | nn.AvgPool2d)
-        if averages and module.count_include_pad and any(_tuple(module.padding)):
-            # A constant channel is not constant where zeros are averaged in.
-            expected = "free of average pools that count their padding"
-            raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
-        if getattr(module, "divisor_override", None):
-            expected = "without average pools that set divisor_override"
-            raise invalid("network", "compact", expected, str(module))
+        if isinstance(module, (BayesianLayer, *_PLAIN)):
+            _append(stages, module)
+            continue
+        _check_between(module)
         (stages[-1].after if stages else first).append(module)
-    for before, stage in itertools.pairwise(stages):
-        if isinstance(before.layer, Linear | nn.Linear) and stage.weight.shape[1] != len(before.bias):
-            expected = "one whose dense layers read what the ones before them put out"
-            got = f"{len(before.bias)} outputs before {stage.weight.shape[1]} inputs"
-            advice = "Dense layers on inputs of several axes cannot be compacted past a Flatten."
-            raise invalid("network", "compact", expected, got, advice)
     if not stages:
         advice = "Build it with mlp, lenet or convert."
         raise invalid("network", "compact", "a module with Bayesian layers", "none", advice)
     return first, stages
 
 
+def _append(stages: list[_Stage], layer: nn.Module, skip: tuple[int, int] | None = None) -> None:
+    """One more stage; ``skip`` are the stage and the columns that it sees besides the one before it."""
+    if getattr(layer, "groups", 1) != 1:
+        raise invalid("network", "compact", "free of grouped convolutions", str(layer))
+    weight, bias = _weights(layer)
+    place, width = len(stages) - 1, weight.shape[1]
+    skips = skip is not None and skip[0] != place
+    reads = ((place, width - skip[1]), skip) if skip is not None and skips else ((place, width),)
+    dense = bool(stages) and isinstance(stages[-1].layer, Linear | nn.Linear)
+    if dense and reads[0][1] != len(stages[-1].bias):
+        expected = "one whose dense layers read what the ones before them put out"
+        got = f"{len(stages[-1].bias)} outputs before {width} inputs"
+        advice = "Dense layers on inputs of several axes cannot be compacted past a Flatten."
+        raise invalid("network", "compact", expected, got, advice)
+    stages.append(_Stage(layer, weight, bias, reads))
+
+
+def _check_between(module: nn.Module) -> None:
+    """Refuse what is neither a layer nor leaves a constant unit constant."""
+    if not isinstance(module, _ELEMENTWISE + _POOLS + (nn.Flatten,)):
+        expected = "made of Bayesian layers, activations, pools and Flatten"
+        raise invalid("network", "compact", expected, type(module).__name__)
+    averages = isinstance(module, nn.AvgPool1d | nn.AvgPool2d)
+    if averages and module.count_include_pad and any(_tuple(module.padding)):
+        # A constant channel is not constant where zeros are averaged in.
+        expected = "free of average pools that count their padding"
+        raise invalid("network", "compact", expected, str(module), "Set count_include_pad=False.")
+    if getattr(module, "divisor_override", None):
+        expected = "without average pools that set divisor_override"
+        raise invalid("network", "compact", expected, str(module))
+
+
 def _any_tap(weight: Tensor) -> Tensor:
     """Which units are connected to which inputs, ``(outputs, inputs)``."""
-    return (weight.reshape(*weight.shape[:2], -1) != 0).any(-1)
+    return (weight.unsqueeze(-1) != 0).flatten(2).any(-1)
 
 
 def _fold_constants(stages: Sequence[_Stage]) -> tuple[list[Tensor], list[Tensor]]:
     """For every stage: which inputs it must still read, and its biases with the others' part in them."""
     read, biases = [], []
     weight = stages[0].weight
-    varies = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
-    values = torch.zeros(weight.shape[1], dtype=weight.dtype, device=weight.device)
+    # Of the stages so far, and at the end of the inputs.
+    varies = [torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)]
+    values = [torch.zeros(weight.shape[1], dtype=weight.dtype, device=weight.device)]
     for stage in stages:
         live, constant = stage.by_input(varies), stage.by_input(values)
         if stage.padded:
             live = live | (constant != 0)
         sums = stage.weight.reshape(*stage.weight.shape[:2], -1).sum(-1)
         bias = stage.bias + sums @ torch.where(live, torch.zeros_like(constant), constant)
-        varies = (_any_tap(stage.weight) & live).any(1)
-        values = torch.where(varies, torch.zeros_like(bias), stage.bend(bias))
+        moves = (_any_tap(stage.weight) & live).any(1)
+        varies.insert(-1, moves)
+        values.insert(-1, torch.where(moves, torch.zeros_like(bias), stage.bend(bias)))
         read.append(live)
         biases.append(bias)
     return read, biases
 
 
-def _kept(stages: Sequence[_Stage], read: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """For every stage the units that are read and lead to an output; and the inputs that do."""
-    kept = [torch.ones_like(stages[-1].bias, dtype=torch.bool)]
-    for place in reversed(range(len(stages))):
-        used = _any_tap(stages[place].weight[kept[0]]).any(0) & read[place]
-        units = len(stages[place - 1].bias) if place else len(used)
-        stay = used.reshape(units, -1).any(1)
-        if not bool(stay.any()):
-            stay[0] = True  # a layer of no units is no layer
-        kept.insert(0, stay)
-    return kept[1:], kept[0]
+def _needed(stages: Sequence[_Stage], read: Sequence[Tensor]) -> list[Tensor]:
+    """For every stage the units that are read and lead to an output; last, the inputs that do."""
+    last = len(stages) - 1
+    needed = [torch.ones_like(stages[-1].bias, dtype=torch.bool)]
+    used: list[Tensor] = []
+    for place in range(last, -1, -1):
+        used.insert(0, _any_tap(stages[place].weight[needed[0]]).any(0) & read[place])
+        units = len(stages[place - 1].bias) if place else stages[0].weight.shape[1]
+        readers = zip(stages[place:], used)
+        needed.insert(0, torch.stack([s.by_unit(u, place - 1, units) for s, u in readers]).any(0))
+    return [*needed[1:], needed[0]]
+
+
+def _at_least_one(needed: Tensor) -> Tensor:
+    """A layer of no units is no layer: where none is needed the first stays."""
+    kept = needed.clone()
+    kept[0] |= ~needed.any()
+    return kept
 
 
 @torch.no_grad()
@@ -221,23 +263,47 @@ def compact(network: nn.Module) -> Compacted:
     """
     first, stages = _stages(network)
     read, biases = _fold_constants(stages)
-    kept, inputs = _kept(stages, read)
-    modules: list[nn.Module] = [copy.deepcopy(module) for module in first]
+    needed = _needed(stages, read)
     if first:
-        inputs = torch.ones_like(inputs)
-    elif not bool(inputs.all()):
-        dim = -1 if isinstance(stages[0].layer, Linear | nn.Linear) else 1
-        modules.append(Take(inputs.nonzero().squeeze(1), dim))
-    before, nonzero, numbers = inputs, 0, 0
-    for stage, rows, live, bias in zip(stages, kept, read, biases):
-        # What went into a bias must not speak twice.
-        weight = stage.weight * live.reshape(1, -1, *[1] * (stage.weight.dim() - 2))
-        weight = weight[rows][:, stage.by_input(before)]
-        modules.append(plain_layer(stage.layer, weight, bias[rows]))
-        modules.extend(copy.deepcopy(module) for module in stage.after)
-        nonzero, numbers = nonzero + int((weight != 0).sum()), numbers + weight.numel()
-        before = rows
+        needed[-1] = torch.ones_like(needed[-1])
+    kept = [_at_least_one(units) for units in needed]
+    layers = []
+    for stage, live, bias, rows, use in zip(stages, read, biases, kept, needed):
+        # What went into a bias must not speak twice, and a unit that only fills a layer not at all.
+        columns = (1, -1, *[1] * (stage.weight.dim() - 2))
+        weight = stage.weight * live.reshape(columns) * use.reshape(-1, 1, *columns[2:])
+        layers.append(plain_layer(stage.layer, weight[rows][:, stage.by_input(kept)], bias[rows]))
+    weights: list[Tensor] = [layer.weight for layer in layers]  # type: ignore[misc]
+    units = tuple((len(rows), int(rows.sum())) for rows in kept[:-1])
     total = sum(stage.weight.numel() for stage in stages)
-    units = tuple((len(rows), int(rows.sum())) for rows in kept)
-    taken = tuple(inputs.nonzero().squeeze(1).tolist())
-    return Compacted(nn.Sequential(*modules).eval(), units, (total, numbers), nonzero, taken)
+    counts = (total, sum(weight.numel() for weight in weights))
+    nonzero = sum(int((weight != 0).sum()) for weight in weights)
+    inputs = tuple(kept[-1].nonzero().squeeze(1).tolist())
+    modules = [
+        *map(copy.deepcopy, first),
+        *_selection(stages[0], kept[-1]),
+        *_joined(network, stages, layers),
+    ]
+    return Compacted(nn.Sequential(*modules).eval(), units, counts, nonzero, inputs)
+
+
+def _selection(stage: _Stage, inputs: Tensor) -> list[nn.Module]:
+    """What leaves out inputs that nothing reads."""
+    if bool(inputs.all()):
+        return []
+    return [Take(inputs.nonzero().squeeze(1), -1 if isinstance(stage.layer, Linear | nn.Linear) else 1)]
+
+
+def _joined(network: nn.Module, stages: Sequence[_Stage], layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """The new layers in the modules of the old ones; what comes before the first is left out."""
+    modules: list[nn.Module] = []
+    waiting = list(zip(stages, layers))
+    for module in chain(network):
+        if isinstance(module, InputSkip):
+            taken = [waiting.pop(0)[1] for _ in module.layers]
+            modules.append(InputSkip(taken, copy.deepcopy(module.activation)))
+        elif waiting and module is waiting[0][0].layer:
+            modules.append(waiting.pop(0)[1])
+        elif modules:
+            modules.append(copy.deepcopy(module))
+    return modules

@@ -1,7 +1,8 @@
 """An ordinary chain of layers as the table of ops that ``kernels/sparse_network.c`` evaluates.
 
 Weights become constant arrays: per output its weights that are not zero, and where each of them reads. Shapes
-are fixed here, so that the C code needs no allocation.
+are fixed here, so that the C code needs no allocation. An input-skip network is a chain whose layers pass the
+input on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.nn.compaction import Take
-from sparsebnn.nn.networks import chain
+from sparsebnn.nn.networks import InputSkip, chain
 
 __all__ = ["ACTIVATIONS", "ARRAYS", "BORDERS", "KINDS", "Op", "Program", "lower"]
 
@@ -66,6 +67,7 @@ class Op:
     border: int = 0
     plane_height: int = 0
     plane_width: int = 0
+    carried: int = 0
 
     @property
     def name(self) -> str:
@@ -177,6 +179,24 @@ def _linear(module: nn.Linear, shape: tuple[int, ...]) -> tuple[Op, tuple[int, .
     bias = _numbers(module.bias, module.out_features)
     op = Op(**arrays, bias=bias, channels=module.in_features, outputs=module.out_features)
     return op, (module.out_features,)
+
+
+def _skip(module: InputSkip, shape: tuple[int, ...]) -> tuple[list[Op], tuple[int, ...]]:
+    """A linear op per layer; those before the last pass the input on, by weights of 1 and unactivated."""
+    ops = []
+    bend, carried = _activation(module.activation), module.in_features
+    if bend is None and not isinstance(module.activation, nn.Identity):
+        raise invalid("network", "lower", "one of known activations", type(module.activation).__name__)
+    for layer in module.layers[:-1]:
+        op, _ = _linear(layer, shape)  # type: ignore[arg-type]
+        passed = np.eye(carried, shape[0], shape[0] - carried, dtype=np.float32)
+        weight = np.concatenate([_numbers(layer.weight, 0), passed])  # type: ignore[arg-type]
+        shape = (len(weight),)
+        bias = np.concatenate([_numbers(layer.bias, op.outputs), np.zeros(carried, np.float32)])  # type: ignore[arg-type]
+        arrays = _csr(weight, np.arange(op.channels))
+        ops.append(replace(op, **arrays, bias=bias, outputs=len(weight), carried=carried, **(bend or {})))
+    last, shape = _linear(module.layers[-1], shape)  # type: ignore[arg-type]
+    return [*ops, last], shape
 
 
 def _conv(module: nn.Conv1d | nn.Conv2d, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
@@ -323,6 +343,12 @@ def lower(network: nn.Module, input_shape: Sequence[int]) -> Program:
             continue
         if isinstance(module, nn.Flatten):
             shape = _flat(module, shape)
+            continue
+        if isinstance(module, InputSkip):
+            more, shape = _skip(module, shape)
+            ops += more
+            spans += [waiting, *([] for _ in more[1:])]
+            waiting = []
             continue
         if bend is not None and ops and ops[-1].name in ("linear", "conv") and ops[-1].activation == 0:
             ops[-1] = replace(ops[-1], **bend)

@@ -1,11 +1,11 @@
-"""Ready-made networks. A network is any module that holds Bayesian layers; these are Sequential."""
+"""Ready-made networks. A network is any module that holds Bayesian layers."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Iterator, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,22 +27,85 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
 }
 
 
-def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.Sequential:
+class InputSkip(nn.Module):
+    r"""Dense layers of which each sees the input as well as the layer before it:
+
+    .. math::
+        h^1 = W^1 x, \qquad h^l = W^l\,[a(h^{l-1});\, x], \qquad f = h^L .
+
+    ``layers`` are Bayesian or ordinary linear layers; those after the first have as many inputs as the layer
+    before has outputs, and then those of x. With one layer it is that layer.
+
+    >>> network = InputSkip([nn.Linear(3, 4), nn.Linear(4 + 3, 2)], nn.ReLU())
+    >>> network(torch.randn(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], activation: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.activation = activation
+        before: Any = None
+        for layer in layers:
+            if not isinstance(layer, Linear | nn.Linear):
+                raise invalid("layers", "InputSkip", "linear layers", type(layer).__name__)
+            if before is not None and layer.in_features != before.out_features + self.in_features:
+                expected = f"after one of {before.out_features} outputs of {self.in_features} more inputs"
+                raise invalid("layers", "InputSkip", expected, layer.in_features)
+            before = layer
+        if before is None:
+            raise invalid("layers", "InputSkip", "at least one layer", "none")
+
+    @property
+    def in_features(self) -> int:
+        """The length of x."""
+        return int(self.layers[0].in_features)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layers[0](x)
+        for layer in self.layers[1:]:
+            h = layer(torch.cat((self.activation(h), x), -1))
+        return h
+
+
+@overload
+def mlp(
+    sizes: Sequence[int], *, activation: str = ..., input_skip: Literal[False] = ..., **layer: Any
+) -> nn.Sequential: ...
+
+
+@overload
+def mlp(
+    sizes: Sequence[int], *, activation: str = ..., input_skip: Literal[True], **layer: Any
+) -> InputSkip: ...
+
+
+def mlp(
+    sizes: Sequence[int], *, activation: str = "relu", input_skip: bool = False, **layer: Any
+) -> nn.Sequential | InputSkip:
     """A fully connected network; ``layer`` goes to every :class:`~sparsebnn.Linear`.
+
+    With ``input_skip`` every layer sees the inputs as well as the layer before it: an
+    :class:`~sparsebnn.nn.InputSkip`.
 
     >>> mlp([784, 400, 600, 10], family="flow", family_options={"hidden": (50, 50)})[0]
     Linear(
       784, 400, family='flow'
       ...
+    >>> [layer.in_features for layer in mlp([10, 8, 4, 1], input_skip=True).layers]
+    [10, 18, 14]
     """
     if not isinstance(sizes, Sized) or len(sizes) < 2:
         raise invalid("sizes", "mlp", "at least an input and an output size", repr(sizes))
     for size in sizes:
         check_count(size, "sizes", "mlp")
     between = _ACTIVATIONS[check_choice(activation, _ACTIVATIONS, "activation", "mlp")]
+    if input_skip:
+        return _input_skip(sizes, between(), layer)
     modules: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
         if modules:
@@ -51,13 +114,25 @@ def mlp(sizes: Sequence[int], *, activation: str = "relu", **layer: Any) -> nn.S
     return nn.Sequential(*modules)
 
 
-def lenet(n_classes: int = 10, *, dense: dict[str, Any] | None = None, **layer: Any) -> nn.Sequential:
+def _input_skip(sizes: Sequence[int], activation: nn.Module, layer: dict[str, Any]) -> InputSkip:
+    pairs = itertools.pairwise(sizes)
+    return InputSkip(
+        [Linear(n + (sizes[0] if place else 0), out, **layer) for place, (n, out) in enumerate(pairs)],
+        activation,
+    )
+
+
+def lenet(
+    n_classes: int = 10, *, dense: dict[str, Any] | None = None, input_skip: bool = False, **layer: Any
+) -> nn.Sequential:
     """The paper's LeNet-5 for 28×28 images: 32 and 48 filters, then 768-256-84-n_classes.
 
     ``layer`` goes to every layer; ``dense`` overrides it for the dense ones (the paper starts the
-    means of convolutions and dense layers differently).
+    means of convolutions and dense layers differently). With ``input_skip`` the dense layers are an
+    :class:`~sparsebnn.nn.InputSkip`: each of them sees the 768 flattened feature maps.
     """
     rest = {**layer, **(dense or {})}
+    sizes = (768, 256, 84, n_classes)
     return nn.Sequential(
         Conv2d(1, 32, 5, **layer),
         nn.ReLU(),
@@ -66,11 +141,7 @@ def lenet(n_classes: int = 10, *, dense: dict[str, Any] | None = None, **layer: 
         nn.ReLU(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        Linear(768, 256, **rest),
-        nn.ReLU(),
-        Linear(256, 84, **rest),
-        nn.ReLU(),
-        Linear(84, n_classes, **rest),
+        *([mlp(sizes, input_skip=True, **rest)] if input_skip else mlp(sizes, **rest)),
     )
 
 

@@ -19,6 +19,7 @@ from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.kernels.compiler import kernel
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.lowering import Op, Program, lower
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.sparse import plain_network
 
 __all__ = ["QuantizedNetwork", "quantize"]
@@ -167,6 +168,9 @@ def quantize(network: nn.Module, rows: Tensor) -> QuantizedNetwork:
     rows = check_finite(check_tensor(rows, "rows", "quantize", torch.float32), "rows", "quantize").cpu()
     check_rows([("rows", len(rows))], "quantize")
     plain = plain_network(network).to("cpu", torch.float32)
+    if any(isinstance(module, InputSkip) for module in plain):
+        advice = "The inputs that are passed on have another scale than the units; use float weights."
+        raise invalid("network", "quantize", "a chain of layers", "an InputSkip", advice)
     program = lower(plain, rows.shape[1:])
     if not program.ops or program.ops[-1].name not in ("linear", "conv"):
         expected = "one whose last layer, before an activation, has weights"

@@ -25,13 +25,13 @@ from sparsebnn.nn.compaction import Take, compact
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.lowering import lower
-from sparsebnn.nn.networks import chain
+from sparsebnn.nn.networks import InputSkip, chain
 
 __all__ = ["METHODS", "SparseNetwork", "plain_network"]
 
 METHODS = ("dense", "torch_csr", "scipy_csr", "kernel")
 _BATCH_SIZES = (1, 32, 1000)
-_WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+_WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d, InputSkip)
 _SECONDS = 0.02
 _SHAPES = 64
 Run = Callable[[Tensor], Tensor]
@@ -41,8 +41,9 @@ def plain_network(network: nn.Module) -> nn.Sequential:
     """A copy of a network as ordinary layers: the compacted median model of a Bayesian one."""
     if any(isinstance(module, BayesianLayer) for module in network.modules()):
         return compact(network).network
-    if not isinstance(network, nn.Sequential):
-        raise invalid("network", "SparseNetwork", "a Sequential", type(network).__name__)
+    if not isinstance(network, nn.Sequential | InputSkip):
+        expected = "a Sequential or InputSkip"
+        raise invalid("network", "SparseNetwork", expected, type(network).__name__)
     return nn.Sequential(*(copy.deepcopy(module) for module in chain(network))).eval()
 
 
@@ -152,7 +153,7 @@ class SparseNetwork(nn.Module):
         self._shape: tuple[int, ...] | None = None
         self._plans: tuple[_Plan, ...] = ()
         self._runs: dict[torch.Size, Run] = {}  # by the shape of a batch: a call is then one look-up
-        if input_shape is None and isinstance(self.dense[0], nn.Linear):
+        if input_shape is None and isinstance(self.dense[0], nn.Linear | InputSkip):
             input_shape = (self.dense[0].in_features,)
         self._check_modules()
         if input_shape is not None:

@@ -87,8 +87,8 @@ class Recipe:
             options = {**self.family_options, **options}
         return {**made, "family_options": options}
 
-    def mlp(self, sizes: Sequence[int], **layer: Any) -> nn.Sequential:
-        """A fully connected network; ``layer`` overrides what goes to its layers."""
+    def mlp(self, sizes: Sequence[int], **layer: Any) -> Any:
+        """A fully connected network (:func:`sparsebnn.mlp`); ``layer`` overrides what goes to its layers."""
         return networks.mlp(sizes, **self._layer(layer))
 
     def lenet(self, n_classes: int = 10, **layer: Any) -> nn.Sequential:
