@@ -40,7 +40,7 @@ def structure(epochs: int, seed: int) -> dict[str, np.ndarray]:
         found[f"structure/{family}/pair"] = np.array(pair)
         found[f"structure/{family}/draws"] = draws.double().numpy()
         if family == "flow":
-            probs = predict(network, x_test, Categorical(5), 100, model="median").probs  # type: ignore[union-attr]
+            probs = predict(network, x_test, Categorical(5), 100, model="median").probs
             found["structure/accuracy"] = np.array(accuracy(probs, problem.y_test))
             for depth, (_, layer) in enumerate(bayesian_layers(network)):
                 inclusion = layer.weights.inclusion_prob().detach()

@@ -62,7 +62,7 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         form = likelihoods[0]
-        if not isinstance(form, Categorical | Bernoulli | Gaussian):
+        if type(form) not in (Categorical, Bernoulli, Gaussian):
             raise invalid(
                 "likelihood", "export", "Categorical, Bernoulli or Gaussian", type(form).__name__,
                 "Export the outputs of the network with torch.export, and apply the likelihood yourself.",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sparsebnn.inference import calibration
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs_of_all
-from sparsebnn.likelihoods import Gaussian, Likelihood
+from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
 from sparsebnn.selection.paths import median_reach, path_probability
 
@@ -161,19 +161,23 @@ class Folded(Likelihood):
         self.register_buffer("held", torch.tensor(-1.0))
 
     def _targets(self, y: Tensor) -> Tensor:
-        if isinstance(self.inner, Gaussian):
+        if self.inner.target_columns:
             return y[..., :-1]
-        return y[..., 0] if self.inner.n_outputs(y) == 1 else y[..., 0].long()
+        return y[..., 0].long() if isinstance(self.inner, Categorical) else y[..., 0]
 
     def prepare(self, y: Tensor) -> Tensor:
-        self.inner.prepare(self._targets(y))
-        return y
+        prepared = self.inner.prepare(self._targets(y))
+        return torch.cat([prepared.reshape(len(y), -1).to(y.dtype), y[:, -1:]], dim=1)
 
     def n_outputs(self, y: Tensor) -> int:
         return self.inner.n_outputs(y)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.inner.nll(outputs, self._targets(y)) * (y[..., -1] != self.held).to(outputs.dtype)
+        return self.weighted_nll(outputs, y, torch.ones_like(y[..., -1]))
+
+    def weighted_nll(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        seen = (y[..., -1] != self.held).to(outputs.dtype)
+        return self.inner.weighted_nll(outputs, self._targets(y), seen * weight)
 
 
 def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import checked, probabilities
-from sparsebnn.likelihoods import Gaussian, Likelihood
+from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 
 __all__ = ["Correction", "correction", "logit_scale"]
 
@@ -173,6 +173,8 @@ def _loss(
         mean = outputs[..., : form.n_targets]
         log = (-0.5 * ((y.double() - mean) / std) ** 2 - torch.log(std)).sum(-1)
     else:
-        targets = y.to(outputs.dtype) if form.n_outputs(y) == 1 else y.long()
-        log = -form.nll(s * outputs.flatten(0, 1), targets.repeat(len(outputs))).reshape(outputs.shape[:2])
+        targets = y.long() if isinstance(form, Categorical) else y.to(outputs.dtype)
+        log = -form.nll(
+            s * outputs.flatten(0, 1), targets.repeat(len(outputs), *[1] * (targets.dim() - 1))
+        ).reshape(outputs.shape[:2])
     return -float((weight * torch.logsumexp(log, 0)).sum())

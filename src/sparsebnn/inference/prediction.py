@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
-from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.likelihoods import ClassLikelihood, Likelihood, Multilabel, SurvivalLikelihood
+from sparsebnn.likelihoods.base import inverted
 from sparsebnn.random import noise as counter
 
 _TARGET = counter.stream_id("prediction target")
@@ -74,6 +75,77 @@ class RealPrediction:
         return torch.quantile(self.samples, wanted, dim=0)
 
 
+@dataclass(frozen=True)
+class LabelsPrediction:
+    """Probabilities of several labels, each present or absent, averaged over draws; all ``(rows, labels)``.
+
+    ``entropy`` is the sum of ``expected_entropy`` (aleatoric) and ``mutual_information`` (epistemic), in
+    nats.
+    """
+
+    probs: Tensor
+    expected_entropy: Tensor
+    n_draws: int
+
+    @property
+    def labels(self) -> Tensor:
+        return (self.probs > 0.5).long()
+
+    @property
+    def entropy(self) -> Tensor:
+        return _binary_entropy(self.probs)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+
+@dataclass(frozen=True)
+class SurvivalPrediction:
+    """Predictive distribution of times until an event, from all draws ``(draws, rows, outputs)``."""
+
+    outputs: Tensor
+    likelihood: SurvivalLikelihood
+
+    @property
+    def risk(self) -> Tensor:
+        """A risk score per row, averaged over draws; higher means earlier events."""
+        return self.likelihood.risk(self.outputs).mean(0)
+
+    def survival(self, times: Any) -> Tensor:
+        """P(time > t), ``(rows, times)``, averaged over draws."""
+        at = check_tensor(times, "times", "survival").to(self.outputs)
+        return self.likelihood.survival(self.outputs, at).mean(0)
+
+    def cumulative_hazard(self, times: Any) -> Tensor:
+        """−log of :meth:`survival`."""
+        return -torch.log(self.survival(times))
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Times by which the event has happened with these probabilities, ``(levels, rows)``.
+
+        Infinite where the likelihood does not say when a probability is reached.
+        """
+        found = []
+        for level in levels:
+            if not 0.0 < level < 1.0:
+                raise invalid("levels", "quantiles", "strictly between 0 and 1", level)
+            found.append(self._quantile(torch.tensor(level, dtype=torch.float64)))
+        return torch.stack(found)
+
+    def _quantile(self, level: Tensor) -> Tensor:
+        each = self.likelihood.quantile(self.outputs, level)[..., 0].double()
+        low, high = each.min(0).values, each.max(0).values  # the mixture's quantile lies between
+        for _ in range(60):
+            middle = torch.where(high.isinf(), 2.0 * low + 1e-30, 0.5 * (low + high))
+            mass = self.likelihood.cdf(self.outputs, middle[..., None])[..., 0].mean(0)
+            low, high = torch.where(mass < level, middle, low), torch.where(mass < level, high, middle)
+        return high
+
+
+Prediction: TypeAlias = ClassPrediction | RealPrediction | LabelsPrediction | SurvivalPrediction
+
+
 def predict(
     network: nn.Module,
     x: Tensor,
@@ -84,19 +156,25 @@ def predict(
     draws: str = "auto",
     seed: int = 0,
     batch_size: int = 1024,
-) -> ClassPrediction | RealPrediction:
+) -> Any:
     """The predictive distribution of each row of ``x``; arguments as :func:`draw_outputs`.
+
+    Returns a :class:`ClassPrediction` for labels, a :class:`LabelsPrediction` for several labels at once, a
+    :class:`SurvivalPrediction` for times, and a :class:`RealPrediction` for real numbers and counts.
 
     Rows of uint8 are pixels, divided by 255 as ``train`` does; all other numbers are taken as they are.
 
     >>> import sparsebnn
     >>> network = sparsebnn.mlp([4, 8, 3])
-    >>> predict(network, torch.randn(5, 4), Categorical(3), n_draws=10).probs.sum(-1).round(decimals=4)
+    >>> form = sparsebnn.likelihoods.Categorical(3)
+    >>> predict(network, torch.randn(5, 4), form, n_draws=10).probs.sum(-1).round(decimals=4)
     tensor([1., 1., 1., 1., 1.])
     """
     x = check_tensor(x, "x", "predict")
     pieces = draw_outputs(network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size)
-    return _joined([_summary(x[rows], outputs, likelihood, seed) for rows, outputs in pieces], n_draws)
+    return _joined(
+        [_summary(x[rows], outputs, likelihood, seed) for rows, outputs in pieces], n_draws, likelihood
+    )
 
 
 def predict_all(
@@ -107,7 +185,7 @@ def predict_all(
     *,
     seed: int = 0,
     **options: Any,
-) -> list[ClassPrediction | RealPrediction]:
+) -> list[Any]:
     """:func:`predict` for each of K networks of one shape, all drawn as one program; ``options`` likewise.
 
     It pays for many small networks; a few large ones fill the machine one at a time.
@@ -121,49 +199,91 @@ def predict_all(
     for rows, outputs in draw_outputs_of_all(networks, x, n_draws, seed=seed, **options):
         for summaries, each, form in zip(found, outputs, forms):
             summaries.append(_summary(x[rows], each, form, seed))
-    return [_joined(summaries, n_draws) for summaries in found]
+    return [_joined(summaries, n_draws, form) for summaries, form in zip(found, forms)]
 
 
 def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
     """Class probabilities of outputs, ``(…, classes)``; a Bernoulli's are (no, yes)."""
-    if isinstance(likelihood, Bernoulli):
-        yes = torch.sigmoid(outputs)
-        return torch.cat([1.0 - yes, yes], dim=-1)
-    if not isinstance(likelihood, Categorical):
-        expected = "Categorical, Bernoulli or Gaussian"
-        raise invalid("likelihood", "predict", expected, type(likelihood).__name__)
-    return torch.softmax(outputs, dim=-1)
+    if not isinstance(likelihood, ClassLikelihood):
+        raise invalid("likelihood", "predict", "a ClassLikelihood", type(likelihood).__name__)
+    return likelihood.probs(outputs)
 
 
-@torch.no_grad()
-def _summary(x: Tensor, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
-    """What a prediction keeps of the draws ``(draws, rows, …)`` for the rows ``x``: three or four tensors."""
-    known = isinstance(likelihood, Categorical | Bernoulli | Gaussian)
-    wanted = likelihood.n_outputs(outputs) if known else outputs.shape[-1]
+def mixture_quantiles(forms: Sequence[Likelihood], outputs: Sequence[Tensor], levels: list[float]) -> Tensor:
+    """Quantiles ``(levels, rows, targets)`` of the mixture over all draws of all networks.
+
+    ``outputs`` are ``(draws, rows, …)``, one for each likelihood.
+    """
+    means = torch.cat([form.mean(each) for form, each in zip(forms, outputs)])
+    within = torch.cat([form.variance(each) for form, each in zip(forms, outputs)])
+    std = (means.var(0, correction=0) + within.mean(0)).sqrt()
+
+    def mass(y: Tensor) -> Tensor:
+        return torch.cat([form.cdf(each, y) for form, each in zip(forms, outputs)]).mean(0)
+
+    wanted = torch.tensor(levels, dtype=torch.float64)
+    return torch.stack([inverted(mass, level, means.mean(0), std, forms[0].discrete) for level in wanted])
+
+
+def _binary_entropy(p: Tensor) -> Tensor:
+    return torch.special.entr(p) + torch.special.entr(1.0 - p)
+
+
+def _describes_targets(likelihood: Likelihood) -> bool:
+    """Whether a likelihood has an observation model, so that its targets can be predicted."""
+    own = type(likelihood)
+    return all(
+        getattr(own, name, None) is not getattr(Likelihood, name) for name in ("mean", "variance")
+    ) and any(
+        getattr(own, name, None) is not getattr(Likelihood, name) for name in ("cdf", "quantile", "sample")
+    )
+
+
+def _check(outputs: Tensor, likelihood: Likelihood) -> None:
+    """The likelihood has an observation model and reads as many outputs as the network has."""
+    name = type(likelihood).__name__
+    known = isinstance(likelihood, ClassLikelihood | SurvivalLikelihood)
+    if not known and not _describes_targets(likelihood):
+        expected = "one with an observation model"
+        advice = "Define mean, variance and cdf (docs/extending.md)."
+        raise invalid("likelihood", "predict", expected, name, advice)
+    wanted = likelihood.n_outputs(outputs)
     if outputs.shape[-1] != wanted:
-        name = type(likelihood).__name__
         got = f"a network with {outputs.shape[-1]}"
         advice = "Pass the likelihood that the network was trained with (run.likelihood)."
         raise invalid(
             "likelihood", "predict", f"for as many outputs as the network has ({name}: {wanted})", got, advice
         )
-    if not isinstance(likelihood, Gaussian):
-        each = class_probs(outputs, likelihood)
+
+
+@torch.no_grad()
+def _summary(x: Tensor, outputs: Tensor, likelihood: Likelihood, seed: int) -> tuple[Tensor, ...]:
+    """What a prediction keeps of the draws ``(draws, rows, …)`` for the rows ``x``: one to four tensors."""
+    _check(outputs, likelihood)
+    if isinstance(likelihood, SurvivalLikelihood):
+        return (outputs.movedim(1, 0),)
+    if isinstance(likelihood, ClassLikelihood):
+        each = likelihood.probs(outputs)
+        if isinstance(likelihood, Multilabel):
+            return each.mean(0), _binary_entropy(each).mean(0)
         return each.mean(0), entropy(each).mean(0), outputs.mean(0)
-    mean, std = likelihood.mean_and_std(outputs)
+    mean, variance = likelihood.mean(outputs), likelihood.variance(outputs)
     between = mean.var(0, correction=0)
     keys, content = counter.seed_tensor([seed], outputs.device), counter.content_keys(x.to(outputs.device))
     # Each row's noise depends on its own values alone, as that of its outputs does.
     each = counter.normals(keys, _TARGET, content, mean[:, 0].numel(), mean.dtype)
     noise = each.unflatten(1, (len(mean), -1)).movedim(1, 0)
-    total = (between + (std**2).mean(0)).sqrt()
-    return mean.mean(0), total, between.sqrt(), mean + std * noise
+    total = (between + variance.mean(0)).sqrt()
+    samples = likelihood.sample(outputs, noise).to(mean.dtype)
+    return mean.mean(0), total, between.sqrt(), samples.movedim(1, 0)
 
 
-def _joined(summaries: list[tuple[Tensor, ...]], n_draws: int) -> ClassPrediction | RealPrediction:
-    columns = list(zip(*summaries))
-    if len(columns) == 3:
-        probs, expected, outputs = (torch.cat(column) for column in columns)
-        return ClassPrediction(probs, expected, n_draws, outputs)
-    mean, std, epistemic = (torch.cat(column) for column in columns[:3])
-    return RealPrediction(mean, std, epistemic, torch.cat(columns[3], dim=1))
+def _joined(summaries: list[tuple[Tensor, ...]], n_draws: int, likelihood: Likelihood) -> Prediction:
+    columns = [torch.cat(column) for column in zip(*summaries)]
+    if isinstance(likelihood, SurvivalLikelihood):
+        return SurvivalPrediction(columns[0].movedim(0, 1), likelihood)
+    if isinstance(likelihood, Multilabel):
+        return LabelsPrediction(columns[0], columns[1], n_draws)
+    if isinstance(likelihood, ClassLikelihood):
+        return ClassPrediction(columns[0], columns[1], n_draws, columns[2])
+    return RealPrediction(columns[0], columns[1], columns[2], columns[3].movedim(0, 1))

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from sparsebnn import likelihoods
 from sparsebnn.checks import invalid
 from sparsebnn.io import storage
-from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.posteriors.priors import Prior
 
@@ -42,7 +43,7 @@ _PRIOR_VALUES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 # The only likelihoods that a file can name; and where their tensors are among a network's.
 _LIKELIHOODS: dict[str, type[Likelihood]] = {
-    kind.__name__: kind for kind in (Categorical, Bernoulli, Gaussian)
+    name: getattr(likelihoods, name) for name in likelihoods.__all__ if name[0].isupper()
 }
 _LIKELIHOOD = "likelihood/"
 
@@ -117,7 +118,7 @@ def save(
             advice = "A training that diverged needs a lower learning rate."
             raise invalid(name, "save", "one that can be used", f"one where {reason}", advice)
     header = {
-        "likelihood": None if likelihood is None else _record(likelihood),
+        "likelihood": None if likelihood is None else likelihood_record(likelihood),
         "metadata": metadata,
         NO_POSTERIOR: getattr(network, NO_POSTERIOR, None),
     }
@@ -182,13 +183,13 @@ def _parts(header: dict[str, Any], path: Path) -> tuple[dict[str, Any] | None, d
     return described, metadata, mark
 
 
-def _record(likelihood: Likelihood) -> dict[str, Any]:
+def likelihood_record(likelihood: Likelihood) -> dict[str, Any]:
     """Class and options of a likelihood; a class that is not the library's has no options here."""
     kind = type(likelihood)
     if kind not in _LIKELIHOODS.values():
         return {"name": kind.__name__, "options": None}
     values = {name: getattr(likelihood, name, ...) for name in inspect.signature(kind).parameters}
-    plain = str | int | float | bool | None
+    plain = str | int | float | bool | list | None
     return {"name": kind.__name__, "options": {k: v for k, v in values.items() if isinstance(v, plain)}}
 
 
@@ -203,7 +204,7 @@ def _likelihood(
         return None
     name, options = described["name"], described["options"]
     if given is not None:
-        here = _record(given)
+        here = likelihood_record(given)
         if here != described:
             raise ModelError(
                 f"{path} holds the likelihood {_named(described)}, and {_named(here)} was given. "
@@ -214,16 +215,25 @@ def _likelihood(
         advice = "It is not the library's: pass one as load(path, network, likelihood)."
         raise ModelError(f"{path} holds a likelihood of the class {name!r}. {advice}")
     try:
-        # Nothing is built that is larger than what the file holds.
-        if options.get("n_targets", 0) > sum(tensor.numel() for tensor in learned.values()):
-            raise ValueError("it has more targets than values")
-        made = _LIKELIHOODS[name](**options)
-        if _record(made) != described:
-            raise ValueError("options are missing")
+        made = likelihood_of_record(described, learned)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path} is damaged (likelihood {name!r}: {error}). {_KIND.if_damaged}") from error
     for tensor in learned.values():
         made = made.to(tensor.dtype) if tensor.is_floating_point() else made
+    return made
+
+
+def likelihood_of_record(described: dict[str, Any], learned: dict[str, Tensor]) -> Likelihood:
+    """The likelihood that :func:`likelihood_record` describes, to load the tensors ``learned`` into."""
+    name, options = described["name"], described["options"]
+    # Nothing is built that is larger than what the file holds.
+    sizes = [options.get(size, 0) for size in ("n_targets", "n_times")]
+    sizes += [options.get("n_classes", 0) - 1] if name == "Ordinal" else []
+    if max(sizes) > sum(tensor.numel() for tensor in learned.values()):
+        raise ValueError("it has more targets than values")
+    made = _LIKELIHOODS[name](**options)
+    if likelihood_record(made) != described:
+        raise ValueError("options are missing")
     return made
 
 

@@ -117,11 +117,10 @@ def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
     """The likelihood itself, or that of a name, sized by the targets."""
     if isinstance(likelihood, str):
         return likelihoods.likelihood(likelihood, targets_of(data))
-    if not hasattr(likelihood, "nll"):
-        expected = "'categorical', 'bernoulli', 'gaussian' or a Likelihood"
+    if not isinstance(likelihood, likelihoods.Likelihood):
+        expected = "a name, such as 'gaussian', or a Likelihood"
         raise invalid("likelihood", "train", expected, repr(likelihood))
-    form: likelihoods.Likelihood = likelihood
-    return form
+    return likelihood
 
 
 def seeds_of(replicates: Any, seed: Any) -> list[int]:

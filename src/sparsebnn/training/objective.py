@@ -70,7 +70,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = run_pass(self.network, batch.x, noise)
-        nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
+        nll = self.likelihood.weighted_nll(outputs, batch.y, batch.weight).sum()
         terms = opened.kl_by_layer()
         by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()

@@ -1,0 +1,126 @@
+"""The interface of a likelihood: nats for training, and the observation model for prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import invalid
+
+__all__ = ["ClassLikelihood", "Likelihood", "inverted", "scipy_special"]
+
+_DOUBLINGS, _HALVINGS = 200, 60
+
+
+class Likelihood(nn.Module):
+    """Base of all likelihoods: what a network's outputs say about the targets.
+
+    Training needs ``prepare``, ``n_outputs`` and ``nll``. :func:`~sparsebnn.predict` also needs the
+    observation model, the distribution of a target given the outputs: ``mean``, ``variance`` and ``cdf``.
+    Quantiles and draws follow from them; override ``quantile`` where there is a closed form. Outputs have
+    shape ``(…, n_outputs)``; means and variances have shape ``(…, targets)``.
+    """
+
+    discrete = False  # targets are whole numbers from 0
+    target_columns = True  # ``prepare`` returns (rows, columns); False: a vector
+
+    def prepare(self, y: Tensor) -> Tensor:
+        """Targets in the form that ``nll`` takes; raises if they are impossible."""
+        raise NotImplementedError
+
+    def n_outputs(self, y: Tensor) -> int:
+        """How many outputs the network needs for these targets."""
+        raise NotImplementedError
+
+    def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Negative log likelihood of each example, in nats."""
+        raise NotImplementedError
+
+    def weighted_nll(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The terms of the loss for rows with these weights; a weight of 0 removes a row."""
+        return weight * self.nll(outputs, y)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Mean of the targets."""
+        raise NotImplementedError
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """Variance of the targets."""
+        raise NotImplementedError
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """P(target ≤ y); ``y`` broadcasts to ``(…, targets)``."""
+        raise NotImplementedError
+
+    def quantile(self, outputs: Tensor, level: Tensor) -> Tensor:
+        """The smallest value with a ``cdf`` of at least ``level``, which broadcasts to ``(…, targets)``."""
+        mean, std = self.mean(outputs), self.variance(outputs).sqrt()
+        return inverted(lambda y: self.cdf(outputs, y), level, mean, std, self.discrete)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Draws of targets from standard normal ``noise`` of shape ``(…, targets)``."""
+        level = torch.special.ndtr(noise.double()).clamp(1e-15, 1.0 - 1e-15)
+        return self.quantile(outputs, level)
+
+
+class ClassLikelihood(Likelihood):
+    """Targets that are one of several classes; ``probs`` is the observation model."""
+
+    discrete = True
+    target_columns = False
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities, ``(…, classes)``."""
+        raise NotImplementedError
+
+    def quantile(self, outputs: Tensor, level: Tensor) -> Tensor:
+        """The class at which the cumulative probability reaches ``level``, as a whole number, ``(…, 1)``."""
+        below = self.probs(outputs).cumsum(-1)[..., :-1] < level
+        return below.sum(-1, keepdim=True)
+
+
+def inverted(
+    cdf: Callable[[Tensor], Tensor], level: Tensor, mean: Tensor, std: Tensor, discrete: bool
+) -> Tensor:
+    """The smallest values with ``cdf(value) ≥ level``, by bisection that starts around ``mean``.
+
+    >>> level = torch.tensor([0.975], dtype=torch.float64)
+    >>> inverted(torch.special.ndtr, level, torch.zeros(1), torch.ones(1), discrete=False).item()
+    1.95996...
+    """
+    mean, std = mean.double(), std.double().clamp_min(1e-12)
+    shape = torch.broadcast_shapes(mean.shape, level.shape)
+    wide = (torch.ones(shape, dtype=torch.float64, device=mean.device) * std).clone()
+    high = torch.ceil(mean + wide) if discrete else mean + wide
+    low = torch.full_like(wide, -1.0) if discrete else mean - wide
+    for _ in range(_DOUBLINGS):
+        short = cdf(high) < level
+        long = torch.zeros_like(short) if discrete else cdf(low) >= level
+        if not bool((short | long).any()):
+            break
+        wide = torch.where(short | long, 2.0 * wide, wide)
+        high = torch.where(short, torch.ceil(high + wide) if discrete else high + wide, high)
+        low = torch.where(long, low - wide, low)
+    else:
+        raise invalid("cdf", "Likelihood", "a function that rises from 0 to 1", "one that does not")
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        middle = torch.floor(middle) if discrete else middle
+        reached = cdf(middle) >= level
+        if discrete and bool((high - low <= 1.0).all()):
+            break
+        high = torch.where(reached & (middle > low), middle, high)
+        low = torch.where(reached, low, middle)
+    return high
+
+
+def scipy_special(owner: str) -> Any:
+    """SciPy's special functions, or which extra to install."""
+    try:
+        from scipy import special
+    except ImportError as missing:
+        raise ImportError(f"{owner} needs 'scipy': pip install 'sparsebnn[sklearn]'") from missing
+    return special
