@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
+from sparsebnn.estimators.continuing import Continued, continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
 from sparsebnn.estimators.encoding import Encoder, checked_table, is_frame, is_sparse, warn_of_columns
 from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
@@ -53,14 +54,19 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     _task = "classification"
     _kept_rows: Tensor
+    _continued: Continued | None
+    _seed: int
 
     # -- training -------------------------------------------------------------------------------------
 
     def _likelihood(self, y: Tensor) -> Likelihood:
         raise NotImplementedError
 
-    def _fit(self, X: Any, prepare: Any, sample_weight: Any) -> Any:
-        """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes."""
+    def _fit(self, X: Any, prepare: Any, sample_weight: Any, partial: bool = False) -> Any:
+        """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes.
+
+        ``partial`` passes once over the rows (:mod:`sparsebnn.estimators.continuing`).
+        """
         owner = type(self).__name__
         began = time.monotonic()
         check_count(self.n_draws, "n_draws", owner)
@@ -72,7 +78,10 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
         with _whole(self):
-            table = checked_table(self, X, reset=True)
+            before = continued(self, partial) if partial or self.warm_start else None
+            self._continued = before
+            fresh = before is None or not before.networks
+            table = checked_table(self, X, reset=fresh)
             weight = _check_sample_weight(
                 sample_weight, np.empty((len(table), 1)), dtype=np.float64, ensure_non_negative=True
             )
@@ -83,15 +92,24 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
             if not kept.all():
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
-            seed = _seed(self.random_state)
-            self._encoder = Encoder.learned(table, weight)
+            seed = _seed(self.random_state) if fresh else self._seed
+            if fresh:
+                self._encoder = Encoder.learned(table, weight)
+                warn_of_columns(self._encoder, notes)
             self.notes_ = [*self._encoder.notes, *notes]
-            warn_of_columns(self._encoder, notes)
             x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
+            if before is not None:
+                seen = before.seen.after(x, targets.numpy(), 0)
+                weight = before.weight(weight, seen.rows)
             run, effort = self._train(x, targets, weight, seed, budget)
             self._set_fitted(run, x, targets, weight, effort)
-            del self._fold
+            if before is not None:
+                steps = len(run.history) * run.batches.per_epoch
+                self._seen = dataclasses.replace(seen, steps=seen.steps + steps)
+            else:
+                self.__dict__.pop("_seen", None)
+            del self._fold, self._continued
             self.notes_ += missed_density(self.networks_, self.density_, self.plan_)
             if budget is not None:
                 self.notes_ += early_stopping.over_time(budget.seconds, budget.seconds - budget.left())
@@ -112,9 +130,13 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             inputs, y, w = inputs[keep], y[keep], w[keep]
         plan = planned(self.get_params(), len(inputs), self._task, owner)
         form = self._likelihood(y)
+        options: dict[str, Any] = {}
+        if self._continued is not None:
+            plan = self._continued.plan(self, plan, len(inputs))
+            options = self._continued.options(form)
         self._fold = self._folds(plan, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
-        options: dict[str, Any] = {"likelihood": form, "replicates": plan.replicates, "seed": seed}
+        options |= {"likelihood": form, "replicates": plan.replicates, "seed": seed}
         if self._fold is not None:
             # Cross-fitting: the fold becomes the last column of y, and rows of fold k have no loss in
             # replicate k.
@@ -157,7 +179,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             if isinstance(callback, EarlyStopping):
                 callback.restore(run)
         if budget is None or pace is None:
-            return run, 1.0
+            return run, 1.0 if self._continued is None else self._continued.effort
         allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         return run, budget.effort(pace)
@@ -271,6 +293,17 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def names_(self) -> tuple[str, ...]:
         """The columns' names, as ``selected_features_`` and :func:`sparsebnn.selection.select` use them."""
         return tuple(column.name for column in self._encoder.columns)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """The share of each column in the total gain (``gain_``, a negative one counting as 0); they sum to
+        1.
+
+        All are 0 if no column helps. With it, ``SelectFromModel`` and ``RFE`` accept the estimator.
+        """
+        check_is_fitted(self)
+        gain = np.maximum(self.gain_, 0.0)
+        return gain / (gain.sum() or 1.0)
 
     @property
     def _ensemble(self) -> Ensemble:

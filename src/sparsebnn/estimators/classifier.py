@@ -50,6 +50,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     class_weight : None, "balanced", or a weight per class.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU if there is no GPU.
+    warm_start : ``fit`` continues from the last fit: the same encoding, classes and seed, its networks as the
+        start, no warm-up of the KL. ``partial_fit`` passes once over more rows.
     random_state : a seed, a generator, or None for a different result at each fit, as in scikit-learn.
 
     Predictions average over all structures; ``predict(X, model="median")`` uses the median probability model
@@ -57,11 +59,12 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
     output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
-    rows), ``gain_`` (the value of a column, in nats per row), ``stability_`` (share of replicates whose
-    median model uses the column), ``effects_``, ``history_``, ``networks_``, ``plan_``, ``n_epochs_`` and
-    ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``, ``notes_`` (which
-    columns were left out and why, how commas and dates were read). Columns that are left out or have
-    extreme values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
+    rows), ``gain_`` (the value of a column, in nats per row), ``feature_importances_`` (its share),
+    ``stability_`` (share of replicates whose median model uses the column), ``effects_``, ``history_``,
+    ``networks_``, ``plan_``, ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time
+    budget), ``stopped_because_``, ``notes_`` (which columns were left out and why, how commas and dates
+    were read). Columns that are left out or have extreme values also cause a
+    :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
@@ -69,6 +72,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     >>> model.predict_proba(X[:2]).sum(1)
     array([1., 1.])
     """
+
+    classes_: np.ndarray
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = True,
         n_draws: int = 100,
         device: str = "auto",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -110,16 +116,43 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNClassifier:
         """Train on rows ``X`` and labels ``y``; a weight of 2 counts as two equal rows."""
+        return self._fit(X, self._prepare(y, None), sample_weight)
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> SparseBNNClassifier:
+        """Pass once over more rows; ``classes`` are all labels, needed in the first call.
+
+        The first rows set the encoding of the columns. ``gain_``, ``effects_`` and the calibration are
+        those of the last rows. ``epochs`` is not used: call it several times.
+        """
+        if classes is None and not hasattr(self, "networks_"):
+            advice = "Pass all labels: classes=np.unique(y)."
+            raise invalid(
+                "classes", "SparseBNNClassifier.partial_fit", "given in the first call", None, advice
+            )
+        return self._fit(X, self._prepare(y, classes), sample_weight, partial=True)
+
+    def _prepare(self, y: Any, classes: Any) -> Any:
+        """What ``_fit`` calls to read the targets: codes of labels, weights, notes."""
 
         def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             labels = _labels(y)
             check_consistent_length(np.empty(rows), labels)
-            self.classes_, codes = np.unique(labels, return_inverse=True)
+            if self._continued is None or not self._continued.networks:
+                self.classes_ = np.unique(labels if classes is None else _labels(classes))
+            codes = np.searchsorted(self.classes_, labels)
+            known = self.classes_[np.minimum(codes, len(self.classes_) - 1)] == labels
+            if not known.all():
+                expected = f"one of the classes {list(self.classes_)[:10]}"
+                advice = "Fit from the beginning to add classes."
+                raise invalid("y", "SparseBNNClassifier", expected, repr(str(labels[~known][0])), advice)
             if len(self.classes_) < 2:
                 got = f"1 class ({self.classes_[0]!r})"
                 advice = "Check the labels."
@@ -129,7 +162,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             dtype = np.float32 if len(self.classes_) == 2 else np.int64
             return torch.from_numpy(codes.astype(dtype)), weight, []
 
-        return self._fit(X, prepare, sample_weight)
+        return prepare
 
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
         return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))

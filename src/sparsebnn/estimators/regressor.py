@@ -63,6 +63,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         calibrate: bool = False,
         n_draws: int = 100,
         device: str = "auto",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -83,11 +84,24 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNRegressor:
         """Train on rows ``X`` and targets ``y``; a weight of 2 counts as two equal rows."""
+        return self._fit(X, self._prepare(y), sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNRegressor:
+        """Pass once over more rows.
+
+        The first rows set the encoding of the columns and the scale of the targets. ``gain_`` and
+        ``effects_`` are those of the last rows. ``epochs`` is not used: call it several times.
+        """
+        return self._fit(X, self._prepare(y), sample_weight, partial=True)
+
+    def _prepare(self, y: Any) -> Any:
+        """What ``_fit`` calls to read the targets: standardized numbers, weights, notes."""
         check_choice(self.noise, ("learned", "heteroscedastic"), "noise", "SparseBNNRegressor")
 
         def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
@@ -97,12 +111,16 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             columns = targets.reshape(len(targets), -1)
             if not weight.sum() > 0.0:
                 raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
-            scales = np.array([middle_and_std(column, weight) for column in columns.T])
-            self._y_mean, self._y_std = scales.T
+            if self._continued is None or not self._continued.networks:
+                scales = np.array([middle_and_std(column, weight) for column in columns.T])
+                self._y_mean, self._y_std = scales.T
+            elif columns.shape[1] != len(self._y_mean):
+                expected = f"of {len(self._y_mean)} targets, as before"
+                raise invalid("y", "SparseBNNRegressor", expected, columns.shape[1])
             notes = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
             return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, notes
 
-        return self._fit(X, prepare, sample_weight)
+        return prepare
 
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
         return Gaussian(y.shape[1], self.noise, std=0.7)
