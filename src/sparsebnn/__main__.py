@@ -1,6 +1,11 @@
-"""``python -m sparsebnn`` is the ``sparsebnn`` command."""
+"""``python -m sparsebnn`` is the ``sparsebnn`` command; torchrun can start several processes of it."""
 
-from sparsebnn.app.cli import main
+import sys
+
+from sparsebnn.app.cli import main, one_line_errors
+from sparsebnn.app.processes import grouped
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors(), grouped(sys.argv[1:]) as words:
+        sys.argv[1:] = words
+        main()

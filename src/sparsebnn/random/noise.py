@@ -74,12 +74,31 @@ def content_keys(x: Tensor) -> Tensor:
     return _mix(_mix(bits ^ place).sum(1))
 
 
-def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
-    """``(K, count)`` hashes of 64 bits; ``seeds`` and ``step`` broadcast to K."""
+class NoisePart(NamedTuple):
+    """Some numbers of a block of ``length``: their places in it, from front to back.
+
+    Numbers come in pairs from one hash; ``hashes`` are those of the places, and the first ``firsts`` places
+    hold the first numbers of their pairs.
+    """
+
+    length: int
+    places: Tensor
+    hashes: Tensor
+    firsts: int
+
+    @classmethod
+    def of(cls, places: Tensor, length: int) -> NoisePart:
+        half = (length + 1) // 2
+        firsts = int((places < half).sum())
+        return cls(length, places, torch.where(places < half, places, places - half), firsts)
+
+
+def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Tensor | None = None) -> Tensor:
+    """``(K, count)`` hashes of 64 bits, or those of an index; ``seeds`` and ``step`` broadcast to K."""
     first, second = keys(seeds, stream, step)
     # The index enters by exclusive or: a compiler may turn index arithmetic into address arithmetic,
     # where the overflow that a product relies on is undefined.
-    index = torch.arange(count, device=seeds.device)
+    index = torch.arange(count, device=seeds.device) if index is None else index
     return _mix(_mix(index ^ first.unsqueeze(-1)) ^ second.unsqueeze(-1))
 
 
@@ -117,6 +136,36 @@ def normals(
     angle = (bits & _LOW_32).to(dtype) * (2.0 * math.pi * _TO_UNIT_32)
     radius = torch.sqrt(-2.0 * torch.log(radius_at))
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[:, :count]
+
+
+def part_of_normals(
+    seeds: Tensor, stream: int, step: Tensor | int, part: NoisePart, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The numbers of :func:`normals` at some places, without making the others.
+
+    >>> some = part_of_normals(seed_tensor([7]), 1, 0, NoisePart.of(torch.tensor([0, 3, 4]), 5))
+    >>> bool((some == normals(seed_tensor([7]), 1, 0, 5)[:, [0, 3, 4]]).all())
+    True
+    """
+    if _has_kernel(seeds, part.length, dtype, False):
+        return normals(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
+    bits, first = _bits(seeds, stream, step, part.length, part.hashes), part.firsts
+    radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
+    angle = (bits & _LOW_32).to(dtype) * (2.0 * math.pi * _TO_UNIT_32)
+    direction = torch.cat([torch.cos(angle[:, :first]), torch.sin(angle[:, first:])], dim=-1)
+    return torch.sqrt(-2.0 * torch.log(radius_at)) * direction
+
+
+def part_of_logistics(
+    seeds: Tensor, stream: int, step: Tensor | int, part: NoisePart, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The numbers of :func:`logistics` at some places."""
+    if _has_kernel(seeds, part.length, dtype, False):
+        return logistics(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
+    bits, first = _bits(seeds, stream, step, part.length, part.hashes), part.firsts
+    either = torch.cat([(bits[:, :first] >> 41) & 0x7FFFFF, (bits[:, first:] >> 9) & 0x7FFFFF], dim=-1)
+    uniform = (either.to(dtype) + 0.5) * _TO_UNIT_23
+    return torch.log(uniform) - torch.log1p(-uniform)
 
 
 def logistics(

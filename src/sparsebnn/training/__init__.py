@@ -6,7 +6,7 @@ from sparsebnn.training.loop import Run, train
 from sparsebnn.training.objective import Batch, Objective, Parts
 from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, Settings, Steps
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
-from sparsebnn.training.trainer import Interrupted
+from sparsebnn.training.trainer import Interrupted, ProcessLost
 
 __all__ = [
     "Batch",
@@ -21,6 +21,7 @@ __all__ = [
     "JsonLog",
     "Objective",
     "Parts",
+    "ProcessLost",
     "Progress",
     "RECOMMENDED",
     "Run",

@@ -52,6 +52,10 @@ def check_network(network: nn.Module) -> None:
     if active:
         expected = "free of dropout, whose noise no replicate's seed would govern"
         raise invalid("network", "train", expected, f"dropout at {active}", "Set it to 0 or remove it.")
+    if any(hasattr(p, "full_tensor") for p in network.parameters()):
+        advice = "Train it in your own loop, with forward_with_kl (docs/training.md)."
+        expected = "a whole network: K replicates are stacked, and a shard cannot be"
+        raise invalid("network", "train", expected, "one sharded by fully_shard (FSDP2)", advice)
     lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.UninitializedParameter)]
     if lazy:
         advice = "Call it on some rows first."
@@ -111,6 +115,18 @@ def check_options(settings: Any, callbacks: Any, per_replicate: Any, every: Any)
         )
     check_number(every, "checkpoint_seconds", "train", "at least 0", lambda value: value >= 0.0)
     return listed
+
+
+def processes(parallel: Any) -> str:
+    """How the processes of a group share the work: "none", "rows" or "replicates"."""
+    check_choice(parallel, ("auto", "rows", "replicates", "none"), "parallel", "train")
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if parallel in ("rows", "replicates") and not grouped:
+        advice = "Start with torchrun and call torch.distributed.init_process_group() first."
+        raise invalid("parallel", "train", "used inside a process group", repr(parallel), advice)
+    if parallel == "none" or not grouped or torch.distributed.get_world_size() == 1:
+        return "none"
+    return "rows" if parallel == "auto" else str(parallel)
 
 
 def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
@@ -232,9 +248,13 @@ def check_per_replicate(varied: Mapping[str, Tensor], settings: Settings, replic
 # step. Both are estimated from the network rather than measured, so that the same run chooses the same mode.
 
 
-def check_mode(mode: str, device: torch.device) -> str:
+def check_mode(mode: str, device: torch.device, sharded: bool = False) -> str:
     """A mode that the device has."""
     check_choice(mode, MODES, "mode", "train")
+    if sharded and mode not in ("auto", "eager"):
+        advice = "Leave out mode, or train with parallel='replicates'."
+        expected = "'auto' or 'eager' where processes share a batch"
+        raise invalid("mode", "train", expected, repr(mode), advice)
     if mode == "captured" and device.type != "cuda":
         advice = "A CUDA graph needs a GPU: use mode='auto', which captures where that is possible."
         raise invalid("mode", "train", "'auto', 'eager' or 'compiled' on a CPU", repr(mode), advice)

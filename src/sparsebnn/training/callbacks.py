@@ -60,7 +60,12 @@ class Callback:
 
     ``on_compiled`` comes after compiling and before the step runs for the first time; an eager run, or one
     that has nothing left to do, has no such moment.
+
+    Where several processes share a run, hooks are called in each of them, or in the first alone
+    (``everywhere = False``).
     """
+
+    everywhere = True
 
     def on_compiled(self, run: Run) -> None: ...
 
@@ -98,6 +103,8 @@ def _clock(seconds: float) -> str:
 
 class Progress(Callback):
     """One live line for all replicates; silent where the output is not a terminal."""
+
+    everywhere = False
 
     def __init__(self, stream: TextIO | None = None, force: bool = False) -> None:
         self.stream = sys.stderr if stream is None else stream
@@ -149,6 +156,8 @@ class JsonLog(Callback):
     Lines that cannot be written are kept and written with the next ones.
     """
 
+    everywhere = False
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._writes = Writes()
@@ -192,6 +201,8 @@ class JsonLog(Callback):
 
 class TensorBoard(Callback):
     """Scalars of every replicate for TensorBoard; needs the ``tensorboard`` package."""
+
+    everywhere = False
 
     def __init__(self, folder: str | Path) -> None:
         try:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
+if TYPE_CHECKING:
+    from sparsebnn.training.parallel import Shard
+
 _log = logging.getLogger("sparsebnn")
 BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
@@ -38,7 +41,8 @@ class Engine:
 
     ``mode`` is ``"eager"``, ``"captured"`` (one CUDA graph, without the compiler), ``"compiled"`` (on CUDA
     one graph, too) or ``"auto"`` (``chosen_mode`` decides). ``per_replicate`` gives ``temperature``,
-    ``learning_rate`` or ``learning_rates.<group>`` one value per replicate.
+    ``learning_rate`` or ``learning_rates.<group>`` one value per replicate. ``shard`` is the part that this
+    process has in a run of several.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class Engine:
         settings: Settings,
         per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
         mode: str = "auto",
+        shard: Shard | None = None,
     ) -> None:
         self.replicates, self.batches, self.settings = replicates, batches, settings
+        self.shard = shard
         settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
         self.groups = sorted({settings.group_of(name) for name in replicates.trained})
@@ -80,9 +86,13 @@ class Engine:
         keep_freed_memory(self.device.type)
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
-        replicates.measure(self._batch(self.state).x[0])
-        self.requested = check_mode(mode, self.device)
-        self.mode = chosen_mode(mode, self.replicates, self.device, settings.epochs * batches.per_epoch)
+        rows = self._batch(self.state).x[0]
+        replicates.measure(rows)
+        if shard is not None:
+            replicates.parts = shard.noise_parts(replicates.objective.network, rows)
+        self.requested = check_mode(mode, self.device, shard is not None)
+        steps = settings.epochs * batches.per_epoch
+        self.mode = "eager" if shard is not None else chosen_mode(mode, replicates, self.device, steps)
         self._advance: Callable[[], Any] = self._eager_step
 
     def _loop_tensors(self) -> dict[str, Tensor]:
@@ -98,7 +108,7 @@ class Engine:
             **moves,
             "order": zeros(*each, dtype=torch.int64),
             "masks": batches.masks(dtype),
-            "offsets": torch.arange(batches.size, device=device),
+            "offsets": torch.arange(*self._own_rows(), device=device),
             "position": zeros(dtype=torch.int64),
             "step": zeros(dtype=torch.int64),
             "rates": zeros(len(self.groups), k),
@@ -108,6 +118,10 @@ class Engine:
             "totals": zeros(k, 3, dtype=torch.float64),
             "kl_by_layer": zeros(k, layers),
         }
+
+    def _own_rows(self) -> tuple[int, int]:
+        """The rows of every batch that this process computes."""
+        return (0, self.batches.size) if self.shard is None else (self.shard.first, self.shard.end)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is compiled or captured stays in its process; a copy or a pickle steps eagerly."""
@@ -127,7 +141,10 @@ class Engine:
         shifts = loop["shifts"].index_select(1, places) if "shifts" in loop else None
         # Indexing by a number on the device would send it to the host; selecting does not.
         mask = loop["masks"].index_select(0, loop["position"].unsqueeze(0)).squeeze(0)
-        return gather(state["data"], index, mask, shifts)
+        if self.shard is None:
+            return gather(state["data"], index, mask, shifts)
+        own = gather(state["data"], index, mask[self.shard.first : self.shard.end], shifts)
+        return own._replace(rows=mask.sum() * self.shard.share)
 
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
         return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"])
@@ -161,8 +178,10 @@ class Engine:
         """Outside the compiler a single replicate runs as an ordinary module."""
         batch, beta, noise = self._batch(self.state), self["beta"], (normal, logistic)
         if len(self.replicates) == 1:
-            return self.replicates.gradients_single(batch, beta, noise)
-        return self.replicates.gradients(self.state, batch, beta, noise)
+            found = self.replicates.gradients_single(batch, beta, noise)
+        else:
+            found = self.replicates.gradients(self.state, batch, beta, noise)
+        return found if self.shard is None else self.shard.reduced(*found)
 
     def _eager_step(self) -> None:
         state, loop = self.state, self.state["loop"]
@@ -189,7 +208,7 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                self.mode = check_mode(before, self.device)
+                self.mode = check_mode(before, self.device, self.shard is not None)
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; on failure say so in one line and stay eager.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from sparsebnn.training.arguments import (
     check_start,
     likelihood_of,
     outputs_without_noise,
+    processes,
     seeds_of,
 )
 from sparsebnn.training.batches import Batches, gather
@@ -31,6 +33,9 @@ from sparsebnn.training.objective import Objective
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from sparsebnn.training.parallel import Shard
 
 
 class Run:
@@ -107,6 +112,7 @@ def train(
     checkpoint_seconds: float = 60.0,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
+    parallel: str = "auto",
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
@@ -137,6 +143,10 @@ def train(
         at a time can use a folder. A checkpoint that cannot be written is a warning.
     callbacks : objects whose hooks are called while training runs.
     progress : show a live line; None shows it on a terminal only.
+    parallel : inside a process group of ``torch.distributed``, ``"rows"`` (as ``"auto"``) gives each process
+        a part of every batch, with the result of one process up to rounding; ``"replicates"`` gives it some
+        of the replicates, and the run holds these alone; ``"none"`` ignores the group. The first process
+        writes the checkpoints.
 
     Ctrl-C raises :class:`~sparsebnn.training.Interrupted`. Like every exception that ends training early, it
     has the run so far as its attribute ``run``.
@@ -155,10 +165,21 @@ def train(
         advice = "Use float32, float64 or bfloat16: network.float()."
         raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
     check_start(start, network, len(seeds))
+    sharing = processes(parallel)
+    if sharing == "replicates":
+        from sparsebnn.training.parallel import own_replicates
+
+        seeds, per_replicate, start, folder = own_replicates(seeds, per_replicate, start, folder)
     listed = check_options(settings, callbacks, per_replicate, checkpoint_seconds)
     form = likelihood_of(likelihood, data)
     batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
     objective = Objective(network, form, batches.rows)
+    shard: Shard | None = None
+    if sharing == "rows":
+        from sparsebnn.training.parallel import Shard
+
+        shard = Shard(batches.size)
+        folder = folder if shard.rank == 0 else None
     of_settings = ("temperature", "target_density")
     of_rates = {
         n: v for n, v in (per_replicate or {}).items() if n in of_settings or n.startswith("learning_rate")
@@ -173,7 +194,7 @@ def train(
     ):
         stacked = Replicates(objective, seeds, where, of_buffers, start)
         _check_outputs(stacked, batches, form)
-        engine = Engine(stacked, batches, settings, of_rates, mode)
+        engine = Engine(stacked, batches, settings, of_rates, mode, shard)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         if resume:

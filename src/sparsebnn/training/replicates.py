@@ -21,7 +21,7 @@ from sparsebnn.checks import (
 from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
 from sparsebnn.random import noise as counter
-from sparsebnn.random.noise import NoiseBuffer, NoiseSize
+from sparsebnn.random.noise import NoiseBuffer, NoisePart, NoiseSize
 from sparsebnn.training.objective import Batch, Objective, Parts, grad_and_value
 
 LOGITS = "inclusion_logit"
@@ -65,6 +65,8 @@ class Replicates:
         self.seed_tensor = counter.seed_tensor(self.seeds, device)
         self.dtype = next(iter(self.parameters.values())).dtype
         self.size = NoiseSize(0, 0)
+        # With several processes: which numbers of the noise of all rows belong to those of this one.
+        self.parts: tuple[NoisePart, NoisePart] | None = None
         # Of each replicate's inclusions, where they are no posterior probabilities.
         self.remarks: list[str | None] = [None] * len(self)
         if len(self) == 1:
@@ -145,6 +147,12 @@ class Replicates:
 
     def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate."""
+        if self.parts is not None:
+            normals, logistics = self.parts
+            return (
+                counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype),
+                counter.part_of_logistics(seeds, _LOGISTIC, step, logistics, self.dtype),
+            )
         normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
         logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
         return normal, logistic

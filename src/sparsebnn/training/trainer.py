@@ -54,6 +54,10 @@ class Interrupted(KeyboardInterrupt):
         self._run = run
 
 
+class ProcessLost(RuntimeError):
+    """Another process of the group ended, or did not answer in time; ``run`` is the run so far."""
+
+
 def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -90,12 +94,19 @@ class Trainer:
         self.callbacks = list(callbacks)
         if progress is not False:
             self.callbacks.append(Progress(force=bool(progress)))
+        if engine.shard is not None and engine.shard.rank > 0:
+            self.callbacks = [one for one in self.callbacks if one.everywhere]
         self.position = 0
         self._writes = Writes()
         self._next_save = time.monotonic() + self.every
         self._interrupted = False
         # Taken before the first step: a controller moves priors while training goes on.
-        self.signature = self._signature() if self.path is not None else {}
+        self.signature = self._signature() if path is not None or engine.shard is not None else {}
+        if engine.shard is not None:
+            starts = ("priors and other buffers", "starting values")  # taken from the first process
+            engine.shard.begin(
+                engine.replicates, {n: v for n, v in self.signature.items() if n not in starts}
+            )
 
     # -- state ----------------------------------------------------------------------------------------
 
@@ -168,10 +179,24 @@ class Trainer:
             _log.warning("%s is of an earlier run and is now %s.", self.path, kept.name)
 
     def load(self) -> None:
+        """Continue from the checkpoint, if there is one; of several processes, the first reads it for all."""
+        header = self._read() if self.engine.shard is None else self.engine.shard.from_first(self._read)
+        if header is None:
+            return
+        if self.engine.shard is not None:
+            self.engine.shard.copy_first(self._tensors())
+        self._run.epoch, self.position = header["epoch"], header["position"]
+        self._run.history = [Epoch(**e) for e in header["history"]]
+        self._run.stopped = [Stopped(**s) for s in header["stopped"]]
+        self._run.train_seconds = header["train_seconds"]
+        self.engine.resume_mode(header.get("mode"))
+
+    def _read(self) -> dict[str, Any] | None:
+        """Restore the tensors of a checkpoint of this run and return its header."""
         if self.path is None:
             raise invalid("resume", "train", "used with folder=...", "no folder")
         if not self.path.exists():
-            return
+            return None
         tensors, header = checkpoint.read(self.path)
         mine = self.signature
         for key, value in header["signature"].items():
@@ -181,11 +206,7 @@ class Trainer:
                     "Resume with the same network, data, seeds and settings, or choose another folder."
                 )
         checkpoint.restore(self._tensors(), tensors, self.path)
-        self._run.epoch, self.position = header["epoch"], header["position"]
-        self._run.history = [Epoch(**e) for e in header["history"]]
-        self._run.stopped = [Stopped(**s) for s in header["stopped"]]
-        self._run.train_seconds = header["train_seconds"]
-        self.engine.resume_mode(header.get("mode"))
+        return header
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -198,11 +219,24 @@ class Trainer:
         try:
             self._train()
         except BaseException as error:
+            if isinstance(error, ProcessLost):
+                error.args = (f"{error} {self._after_loss()}",)
             # Whatever it is, the caller may want what has been learned. Some exceptions take no attributes.
             if getattr(error, "run", None) is None:
                 with contextlib.suppress(AttributeError, TypeError):
                     error.run = self._run  # type: ignore[attr-defined]
             raise
+
+    def _after_loss(self) -> str:
+        """Save the last step that all processes made; how to go on."""
+        if self._save("The last state is not in the folder."):
+            return f"Saved to {self.path}; start all processes again with resume=True to go on."
+        return "With a folder, start all processes again with resume=True to go on from its checkpoint."
+
+    @property
+    def _stopping(self) -> bool:
+        """Whether to stop before the next step: after an interrupt, and in all processes at the same step."""
+        return self._interrupted if self.engine.shard is None else self.engine.shard.stopping
 
     def _train(self) -> None:
         run, engine = self._run, self.engine
@@ -214,7 +248,7 @@ class Trainer:
             while run.epoch < run.settings.epochs:
                 self._epoch()
             saved = self._save("The trained run is returned, but its last state is not in the folder.")
-            if self._interrupted:
+            if self._stopping:
                 raise self._interruption(saved)
         self._notify(lambda c: c.on_train_end(run))
 
@@ -250,7 +284,7 @@ class Trainer:
 
     def _chunk(self) -> int:
         """Steps between two looks at the clock: one on a CPU, on a GPU enough to keep it busy."""
-        return _STEPS_AT_ONCE if self.engine.device.type == "cuda" else 1
+        return _STEPS_AT_ONCE if self.engine.device.type == "cuda" and self.engine.shard is None else 1
 
     def _wait(self) -> None:
         if self.engine.device.type == "cuda":
@@ -258,13 +292,13 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         waited = self.path is not None and time.monotonic() >= self._next_save
-        return self._interrupted or (waited and not self._writes.paused)
+        return self._stopping or (waited and not self._writes.paused)
 
     def _checkpoint(self) -> None:
         """Save the present state; after an interrupt, stop."""
         self.engine.check()
         self._check_stopped()
-        if self._interrupted:
+        if self._stopping:
             raise self._interruption(self._save("The last state is not in the folder."))
         self._save()
 
@@ -273,7 +307,9 @@ class Trainer:
             hint = f"Saved to {self.path}; call train again with resume=True to go on."
         else:
             hint = "The last steps could not be saved."
-            if self.path is None:
+            if self.engine.shard is not None and self.engine.shard.rank > 0:
+                hint = "The first process of the group writes the checkpoint, if a folder was given."
+            elif self.path is None:
                 hint = "Nothing was saved, because no folder was given."
             elif at_once:
                 hint = "The last steps were not saved."
@@ -360,6 +396,8 @@ class Trainer:
             if self._interrupted:
                 raise self._interruption(saved=False, at_once=True)
             self._interrupted = True
+            if self.engine.shard is not None:
+                self.engine.shard.interrupted = True
 
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         # Not Python's to restore (None), or ignored on purpose, as under nohup: left alone.

@@ -1,0 +1,190 @@
+"""Data parallelism: the processes of a group train one run, each on its rows of every batch.
+
+Order and noise are functions of a row's place in the whole batch, so any number of processes gives the result
+of one, up to rounding: each takes its slice of the batch and of the noise, gradients are added up, and every
+process makes the same update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.nn.passes import PosteriorPass, measure
+from sparsebnn.random.noise import NoiseCounter, NoisePart
+from sparsebnn.training.checkpoint import CheckpointError
+from sparsebnn.training.objective import Parts
+from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.trainer import ProcessLost
+
+T = TypeVar("T")
+
+
+class Shard:
+    """What one process of a group does: which rows are its own, and how results are added up."""
+
+    def __init__(self, size: int, group: Any = None) -> None:
+        self.group = group
+        self.rank, self.processes = dist.get_rank(group), dist.get_world_size(group)
+        if size < self.processes:
+            advice = "Use a larger batch_size, fewer processes, or parallel='replicates'."
+            got = f"batches of {size} rows for {self.processes} processes"
+            raise invalid("batch_size", "train", "at least one row per process", got, advice)
+        self.first, self.end = (size * r // self.processes for r in (self.rank, self.rank + 1))
+        self.size = size
+        # The part of the KL that this process adds: that of its rows.
+        self.share = (self.end - self.first) / size
+        self.interrupted = False  # here
+        self.stopping = False  # in any process, as of the last step
+        self._flat: Tensor | None = None
+
+    def reduced(self, gradients: dict[str, Tensor], parts: Parts) -> tuple[dict[str, Tensor], Parts]:
+        """Sums over all processes; the same numbers in each of them."""
+        scaled = Parts(parts.loss, parts.nll, parts.kl * self.share, parts.kl_by_layer * self.share)
+        pieces = [*gradients.values(), *scaled, parts.loss.new_full((1,), float(self.interrupted))]
+        sizes = [piece.numel() for piece in pieces]
+        if self._flat is None:
+            self._flat = pieces[0].new_empty(sum(sizes))
+        torch.cat([piece.reshape(-1) for piece in pieces], out=self._flat)
+        self._add_up(self._flat)
+        summed = [part.view_as(piece) for part, piece in zip(self._flat.split(sizes), pieces)]
+        self.stopping = bool(summed[-1] > 0)
+        return dict(zip(gradients, summed)), Parts(*summed[len(gradients) : -1])
+
+    def _add_up(self, tensor: Tensor) -> None:
+        try:
+            dist.all_reduce(tensor, group=self.group)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> ProcessLost:
+        why = str(error).strip().splitlines()[:1]
+        return ProcessLost(
+            f"Process {self.rank} of {self.processes} stops training, because another process ended or did "
+            f"not answer in time ({''.join(why)[:200]})."
+        )
+
+    def bytes_per_step(self) -> int:
+        """What a process gives to the reduction in a step."""
+        return 0 if self._flat is None else self._flat.numel() * self._flat.element_size()
+
+    def from_first(self, act: Callable[[], T]) -> T:
+        """What ``act`` returns in the first process, in all of them; its error likewise."""
+        answer: list[Any] = [None, None]
+        failure: Exception | None = None
+        if self.rank == 0:
+            try:
+                answer[0] = act()
+            except (CheckpointError, InvalidInput) as error:
+                failure, answer[1] = error, str(error)
+        try:
+            dist.broadcast_object_list(answer, src=0, group=self.group)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        if failure is not None:
+            raise failure
+        if answer[1] is not None:
+            raise CheckpointError(answer[1])
+        return answer[0]
+
+    def begin(self, replicates: Replicates, described: Mapping[str, Any]) -> None:
+        """Start every process where the first one starts; refuse processes that train something else."""
+        told: list[Any] = [None] * self.processes
+        dist.all_gather_object(told, dict(described), group=self.group)
+        for key, value in told[0].items():
+            others = [rank for rank, one in enumerate(told) if one[key] != value]
+            if others:
+                advice = "Give every process the same network, data, seeds and settings."
+                got = f"other {key} in process {others[0]} than in process 0"
+                raise invalid("processes", "train", "all training the same", got, advice)
+        for kind in (replicates.parameters, replicates.shared, replicates.varied):
+            self.copy_first(kind)
+
+    def copy_first(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite tensors by those of the first process."""
+        for tensor in tensors.values():
+            dist.broadcast(tensor.data, src=0, group=self.group)
+
+    def noise_parts(self, network: nn.Module, x: Tensor) -> tuple[NoisePart, NoisePart]:
+        """Which normal and which logistic numbers of the whole batch's noise belong to these rows.
+
+        The network runs on these rows and on one more: noise that grows belongs to rows, the rest is shared.
+        """
+        few, more = _requests(network, x), _requests(network, torch.cat([x, x[:1]]))
+        index: dict[str, list[Tensor]] = {"normal": [], "logistic": []}
+        rows, at = len(x), {"normal": 0, "logistic": 0}
+        for (kind, shape), (_, grown) in zip(few, more):
+            start, count = at[kind], math.prod(shape)
+            if shape == grown:
+                index[kind].append(torch.arange(start, start + count))
+                at[kind] += count
+                continue
+            per_row = count // rows
+            if not shape or shape[0] % rows or grown != (shape[0] // rows * (rows + 1), *shape[1:]):
+                expected = "one whose Bayesian layers have the rows of the batch along the first axis"
+                advice = "Train it in one process, or with parallel='replicates'."
+                raise invalid("network", "train", expected, f"outputs of shape {shape}", advice)
+            index[kind].append(torch.arange(start + self.first * per_row, start + self.end * per_row))
+            at[kind] += per_row * self.size
+        made = []
+        for kind in ("normal", "logistic"):
+            own = torch.cat([torch.empty(0, dtype=torch.int64), *index[kind]]).to(x.device)
+            made.append(NoisePart.of(own, at[kind]))
+        return made[0], made[1]
+
+
+class _Log(NoiseCounter):
+    """Remembers every request: its kind and shape."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.asked: list[tuple[str, tuple[int, ...]]] = []
+
+    def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        self.asked.append(("normal", tuple(shape)))
+        return super().normal(shape, like)
+
+    def logistic(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        self.asked.append(("logistic", tuple(shape)))
+        return super().logistic(shape, like)
+
+
+def _requests(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, ...]]]:
+    log = _Log()
+    measure(network, x, PosteriorPass, log)
+    return log.asked
+
+
+def own_replicates(
+    seeds: list[int],
+    per_replicate: Mapping[str, Any] | None,
+    start: Any,
+    folder: str | Path | None,
+) -> tuple[list[int], dict[str, Any], Any, Path | None]:
+    """What this process trains with ``parallel="replicates"``: its seeds, their values, starts and folder."""
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    if len(seeds) < processes:
+        advice = "Use fewer processes, or parallel='rows'."
+        expected = "at least one per process"
+        raise invalid("replicates", "train", expected, f"{len(seeds)} for {processes} processes", advice)
+    mine = slice(len(seeds) * rank // processes, len(seeds) * (rank + 1) // processes)
+    for name, values in (per_replicate or {}).items():
+        if len(values) != len(seeds):
+            expected = f"one value per replicate ({len(seeds)})"
+            raise invalid(f"per_replicate[{name}]", "train", expected, f"{len(values)} values")
+    values = {name: given[mine] for name, given in (per_replicate or {}).items()}
+    where = None if folder is None else Path(folder) / f"process-{rank}-of-{processes}"
+    if where is not None and not where.exists():
+        others = [path.name for path in Path(folder or "").glob("process-*-of-*")]
+        if any(not name.endswith(f"-of-{processes}") for name in others):
+            advice = "Go on with as many, or choose another folder."
+            got = f"{processes} processes, and {others[0]} in the folder"
+            raise invalid("folder", "train", "one of a run with as many processes", got, advice)
+    return seeds[mine], values, start if isinstance(start, str) else list(start)[mine], where
