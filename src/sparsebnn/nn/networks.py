@@ -208,25 +208,33 @@ def initialize(network: nn.Module, seed: int) -> None:
 class Density(dict[str, float]):
     """Share of weights with inclusion probability above one half, by layer; ``overall`` for all.
 
-    Biases are not counted.
+    ``count`` of all ``total`` weights are. Biases are not counted.
     """
 
     def __init__(self, kept: dict[str, tuple[int, int]]) -> None:
         super().__init__({name: included / total for name, (included, total) in kept.items()})
-        included, total = (sum(counts) for counts in zip(*kept.values()))
-        self.overall: float = included / total
+        self.count, self.total = (sum(counts) for counts in zip(*kept.values()))
+        self.overall: float = self.count / self.total
 
 
 @torch.no_grad()
-def density(network: nn.Module) -> Density:
+def density(network: nn.Module, *, active: bool = False, shape: tuple[int, ...] | None = None) -> Density:
     """How much of the network is left in its median probability model.
 
-    Every process of a sharded network (``fully_shard``) must call it, and gets the whole network's density.
+    With ``active`` only weights on a path from an input to an output count; ``shape`` is then that of one
+    input if it is an image. Every process of a sharded network (``fully_shard``) must call it, and gets the
+    whole network's density.
 
     >>> density(mlp([4, 8, 3], family="gaussian")).overall
     1.0
     """
     kept: dict[str, tuple[int, int]] = {}
+    on_path: dict[str, Tensor] | None = None
+    if active:
+        from sparsebnn.nn.graph import Graph
+
+        graph = Graph(network, shape, "density")
+        on_path = graph.active(graph.median())
     seen: set[nn.Module] = set()
     for name, layer in bayesian_layers(network):
         if layer.weights in seen:
@@ -234,6 +242,8 @@ def density(network: nn.Module) -> Density:
         seen.add(layer.weights)
         inclusion: Tensor = layer.weights.inclusion_prob()
         included = (inclusion > 0.5).sum()
+        if on_path is not None:  # a layer that the forward does not call is on no path
+            included = on_path.get(name or "0", torch.zeros(1)).sum()
         if hasattr(included, "full_tensor"):  # a DTensor: each process has counted its own part
             included = included.full_tensor()
         kept[name or type(layer).__name__] = (int(included), inclusion.numel())

@@ -1,7 +1,7 @@
 """Which inputs and weights matter: rules with error rates, structure sampling, credible sets, paths."""
 
 from sparsebnn.selection.credible_sets import CredibleSet, credible_sets, group_inclusion
-from sparsebnn.selection.paths import Reach, median_reach, path_probability
+from sparsebnn.selection.paths import ActivePaths, Reach, active_paths, median_reach, path_probability
 from sparsebnn.selection.rules import (
     Agreement,
     Selection,
@@ -16,11 +16,13 @@ from sparsebnn.selection.rules import (
 from sparsebnn.selection.structure import StructureSamples, sample_structures
 
 __all__ = [
+    "ActivePaths",
     "Agreement",
     "CredibleSet",
     "Reach",
     "Selection",
     "StructureSamples",
+    "active_paths",
     "agreement",
     "bayesian_fdr_threshold",
     "credible_sets",

@@ -3,42 +3,36 @@ r"""Which inputs matter in a network of uncertain structure: chains of included 
 An input counts when at least one chain of included weights leads from it to an output. Under the posterior
 the inclusions of the weights are independent, each with its own probability :math:`\tilde\alpha`. (If the
 weights of an input or output share an inclusion, the layer counts as two: one of gates, and one whose weights
-are all included.) Let A be the set of units of a layer that reach an output. Given the set of the layer after
-it, the units of a layer reach an output independently of each other,
+are all included.) Let A be the set of units of a layer that reach an output. Given the sets of the layers
+after it, the units of a layer reach an output independently of each other,
 
 .. math::
     P(j \text{ reaches} \mid A) = 1 - \prod_{k \in A} (1 - \tilde\alpha_{kj})
 
 so with at most one hidden layer everything is a product, and with more the sets of the hidden layers
 after the first are summed over: exactly when they are few, otherwise over drawn sets, each draw giving
-the exact probability for the first two layers.
+the exact probability for the first two layers. In an input-skip network an input reaches no output if it
+misses the sets of all layers. In any other network whole structures are enumerated or drawn.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
-from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.graph import TRANSPARENT, Graph, inclusion
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import chain
+from sparsebnn.nn.networks import InputSkip, chain
+
+__all__ = ["ActivePaths", "Reach", "active_paths", "median_reach", "path_probability"]
 
 _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
-_ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
-_TRANSPARENT = (nn.Identity, nn.Dropout, nn.Dropout2d, *_ACTIVATIONS)
-_MAXIMA = (nn.MaxPool1d, nn.MaxPool2d)
-# How many axes of an input are places.
-_SPATIAL: tuple[tuple[tuple[type[nn.Module], ...], int], ...] = (
-    ((Conv1d, nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d), 1),
-    ((Conv2d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d), 2),
-)
 _OWNER = "input_inclusion"
 
 
@@ -49,68 +43,17 @@ class Reach(NamedTuple):
     error: Tensor
 
 
-def _modules(network: nn.Module) -> list[nn.Module]:
-    """The network as a chain of modules that structure passes through."""
-    known = (BayesianLayer, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.AvgPool1d, nn.AvgPool2d)
-    modules = chain(network)
-    for module in modules:
-        if not isinstance(module, (*known, *_MAXIMA, *_TRANSPARENT)):
-            expected = "a chain (nn.Sequential) of linear and convolutional layers, activations and pooling"
-            advice = "Paths through other modules are not known."
-            raise invalid("network", _OWNER, expected, type(module).__name__, advice)
-    return [module for module in modules if not isinstance(module, _TRANSPARENT)]
-
-
-def _inclusion(module: nn.Module) -> Tensor:
-    """The inclusion probability of each weight, on the CPU; weights of an ordinary layer are all included.
-
-    Where weights share an inclusion it stands there once, in a shape that broadcasts to the weights.
-    """
-    if isinstance(module, BayesianLayer):
-        return module.weights.group_prob().detach().cpu().double()
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return torch.ones(weight.shape, dtype=torch.float64)
-
-
-def _independent(module: nn.Module) -> list[Tensor]:
-    """A dense layer as matrices whose entries are independent: its own, or gates and included weights.
-
-    >>> import sparsebnn
-    >>> layer = sparsebnn.Linear(3, 2, family_options={"group_by": "input"})
-    >>> [tuple(matrix.shape) for matrix in _independent(layer)]
-    [(3, 3), (2, 3)]
-    """
-    prob = _inclusion(module)
-    if not isinstance(module, BayesianLayer) or prob.shape == tuple(module.weights.shape):
-        return [prob]
-    gates, there = torch.diag(prob.flatten()), torch.ones(module.weights.shape, dtype=torch.float64)
-    return [gates, there] if prob.shape[1] == module.weights.shape[1] else [there, gates]
-
-
-def _check(network: nn.Module) -> list[nn.Module]:
-    modules = _modules(network)
-    if not any(isinstance(module, BayesianLayer) for module in modules):
-        advice = "Build it with mlp, lenet or convert."
-        raise invalid("network", _OWNER, "a module with Bayesian layers", type(network).__name__, advice)
-    families = [module.weights for module in modules if isinstance(module, BayesianLayer)]
-    if len(set(families)) < len(families):
-        expected = "a chain whose layers have independent weights"
-        advice = "The inclusions of weights that are used twice are not independent."
-        raise invalid("network", _OWNER, expected, "one that uses the same weights twice", advice)
-    return modules
-
-
 @torch.no_grad()
 def path_probability(
     network: nn.Module, *, n_draws: int = 1000, seed: int = 0, shape: tuple[int, ...] | None = None
 ) -> Reach:
     """Probability that an input reaches an output, for every input.
 
-    ``shape`` is that of one input where the layers do not tell it. The network may be on any device; the
-    result is on the CPU. Exact for dense networks with one hidden layer of any width, or with hidden layers
-    after the first of at most 10 units; else, and where weights share inclusions, ``n_draws`` structures are
-    drawn unless layers are that small.
+    ``network`` is any module whose forward torch.fx can trace. ``shape`` is that of one input where the
+    layers do not tell it. The network may be on any device; the result is on the CPU. Exact for dense
+    networks, with or without input-skip, with one hidden layer of any width, or with hidden layers after the
+    first of at most 10 units, and for other networks of at most ``n_draws`` structures; else, and where
+    weights share inclusions, ``n_draws`` structures are drawn unless layers are that small.
 
     >>> import sparsebnn
     >>> network = sparsebnn.mlp([3, 1], family="gaussian")
@@ -119,189 +62,238 @@ def path_probability(
     """
     check_count(n_draws, "n_draws", _OWNER)
     seed = check_seed(seed, "seed", _OWNER)
-    modules = _check(network)
-    layers = _after_flatten(modules)
-    if layers and all(isinstance(module, Linear | nn.Linear) for module in layers):
-        sizes = None if shape is None else _checked(shape, modules, _OWNER)
-        matrices = [matrix for module in layers for matrix in _independent(module)]
-        found = _dense(matrices, n_draws, seed)
-        return found if sizes is None else Reach(*(part.reshape(sizes) for part in found))
-    shape = _checked(shape, modules, _OWNER)
-    generator = torch.Generator().manual_seed(seed)
-    probs = [_inclusion(m) if _weighted(m) else torch.empty(0) for m in modules]
-    counts = torch.zeros(shape, dtype=torch.float64)
-    for _ in range(n_draws):
-        drawn = [(torch.rand(p.shape, generator=generator, dtype=p.dtype) < p).double() for p in probs]
-        counts += _reached(modules, _spread(modules, drawn), shape)
-    return _frequency(counts, n_draws)
+    stages = _dense_stages(network)
+    if stages is not None and not any(isinstance(module, BayesianLayer) for module in network.modules()):
+        stages = None  # which the graph refuses
+    if stages is None or shape is not None:
+        graph = Graph(network, shape, _OWNER)
+    _check_independent(network)
+    if stages is None:
+        return _by_structures(graph, n_draws, seed)
+    found = _dense(stages, n_draws, seed)
+    return found if shape is None else Reach(*(part.reshape(graph.shape) for part in found))
 
 
 @torch.no_grad()
 def median_reach(network: nn.Module, shape: tuple[int, ...] | None = None) -> Tensor:
     """Whether each input reaches an output in the median probability model (inclusion above one half)."""
-    modules = _check(network)
-    kept = [(_inclusion(m) > 0.5).double() if _weighted(m) else torch.empty(0) for m in modules]
-    kept = _spread(modules, kept)
-    first = (_after_flatten(modules) or modules)[0]
-    if shape is None and isinstance(first, Linear | nn.Linear):
-        shape = (first.in_features,)
-    return _reached(modules, kept, _checked(shape, modules, "median_inputs"))
+    graph = Graph(network, shape, "median_inputs")
+    return graph.reach(graph.median())
 
 
-def _after_flatten(modules: list[nn.Module]) -> list[nn.Module]:
-    """What follows a Flatten of whole rows at the start, where there is one."""
-    first = modules[0]
-    whole = isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)
-    return modules[1:] if whole else modules
+@dataclass(frozen=True)
+class ActivePaths:
+    """The weights of the median model that lie on a path from an input to an output.
+
+    ``weights`` are masks by layer; ``n_weights`` is how many weights are active in Bayesian layers, of
+    ``n_all``; ``by_output`` the same for every output alone (a class, or a target). ``lengths[n]`` is the
+    number of paths of n weights, ``mean_length`` their average length (nan without paths). ``inputs`` says
+    which inputs are read.
+    """
+
+    weights: dict[str, Tensor]
+    n_weights: int
+    n_all: int
+    by_output: tuple[int, ...]
+    lengths: tuple[float, ...]
+    inputs: Tensor
+
+    @property
+    def density(self) -> float:
+        return self.n_weights / self.n_all
+
+    @property
+    def mean_length(self) -> float:
+        total = sum(self.lengths)
+        return sum(n * count for n, count in enumerate(self.lengths)) / total if total else math.nan
+
+    def __str__(self) -> str:
+        used = int(self.inputs.sum())
+        text = (
+            f"{self.n_weights:,} of {self.n_all:,} weights are active, {used} of {self.inputs.numel()} inputs"
+        )
+        return f"{text} are read, paths have {self.mean_length:.3g} weights on average"
 
 
-def _checked(shape: tuple[int, ...] | None, modules: list[nn.Module], owner: str) -> tuple[int, ...]:
-    """The shape, if an input of it passes through the network."""
-    advice = "For example shape=(1, 28, 28) for an image of one channel."
-    if shape is None:
-        raise invalid("shape", owner, "given for a network of images or sequences", None, advice)
-    sizes = shape if isinstance(shape, Sequence) else ()
-    if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
-        raise invalid("shape", owner, "the sizes of one input, without the rows' axis", repr(shape), advice)
-    x = torch.ones((1, *sizes), dtype=torch.float64)
-    for module in modules:
-        spatial = next((n for kinds, n in _SPATIAL if isinstance(module, kinds)), None)
-        before = tuple(x.shape[1:])
-        if spatial is not None and len(before) != spatial + 1:
-            axes = "(channels, height, width)" if spatial == 2 else "(channels, length)"
-            got = f"{before} for a {type(module).__name__}, which takes {axes},"
-            raise invalid("shape", owner, "that of one input of the network", got, advice)
-        try:
-            ones = torch.ones(_weights_shape(module), dtype=torch.float64)
-            x = _structural(module, x, ones)
-        except RuntimeError as error:
-            got = f"{tuple(sizes)}, of which {before} comes to a {type(module).__name__},"
-            why = f"{str(error).splitlines()[0].rstrip('.')}."
-            raise invalid("shape", owner, "that of one input of the network", got, why) from error
-    return tuple(int(n) for n in sizes)
+@torch.no_grad()
+def active_paths(network: nn.Module, shape: tuple[int, ...] | None = None) -> ActivePaths:
+    """Active weights of the median model, in all and per output, and the lengths of its paths.
+
+    Units without outgoing weights are dropped going backwards, hidden units without incoming ones going
+    forwards. A network is any module whose forward torch.fx can trace; ``shape`` is that of one input where
+    the layers do not tell it.
+
+    >>> import sparsebnn
+    >>> print(active_paths(sparsebnn.mlp([3, 2, 1], input_skip=True, family="gaussian")))
+    11 of 11 weights are active, 3 of 3 inputs are read, paths have 1.67 weights on average
+    """
+    graph = Graph(network, shape, "active_paths")
+    masks = graph.median()
+    bayesian = [name for name, layer in graph.layers.items() if isinstance(layer, BayesianLayer)]
+
+    def count(active: dict[str, Tensor]) -> int:
+        return sum(int(active[name].sum()) for name in bayesian)
+
+    lengths = graph.lengths(masks)
+    weights = graph.active(masks)
+    outputs = range(len(lengths))
+    return ActivePaths(
+        weights,
+        count(weights),
+        sum(masks[name].numel() for name in bayesian),
+        tuple(count(graph.active(masks, output)) for output in outputs),
+        tuple(lengths.sum(0).tolist()),
+        graph.reach(masks) > 0,
+    )
 
 
-def _weights_shape(module: nn.Module) -> tuple[int, ...]:
-    if isinstance(module, BayesianLayer):
-        return tuple(module.weights.shape)
-    return tuple(module.weight.shape) if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) else (0,)
+def _check_independent(network: nn.Module) -> None:
+    families = [module.weights for module in network.modules() if isinstance(module, BayesianLayer)]
+    listed = [module for module in chain(network) if isinstance(module, BayesianLayer)]
+    if len(set(families)) < len(families) or len(set(listed)) < len(listed):
+        expected = "one whose layers have independent weights"
+        advice = "The inclusions of weights that are used twice are not independent."
+        raise invalid("network", _OWNER, expected, "one that uses the same weights twice", advice)
 
 
-def _spread(modules: list[nn.Module], masks: list[Tensor]) -> list[Tensor]:
-    """Masks in the weights' shapes."""
-    return [
-        mask.expand(module.weights.shape) if isinstance(module, BayesianLayer) else mask
-        for module, mask in zip(modules, masks)
-    ]
+# --- dense chains and input-skip networks ---------------------------------------------------------------
 
 
-def _weighted(module: nn.Module) -> bool:
-    return isinstance(module, BayesianLayer | nn.Linear | nn.Conv1d | nn.Conv2d)
+class _Stage(NamedTuple):
+    """Independent inclusions: from the units before to those after, and from the inputs if they are seen."""
+
+    units: Tensor
+    skip: Tensor | None = None
+
+    def hits(self, there: Tensor) -> Tensor:
+        """P(a unit before is connected to one of ``there``), which is (…, units after), in [0, 1]."""
+        return 1.0 - _none(self.units, there)
+
+    def misses(self, there: Tensor) -> Tensor:
+        """P(an input sees none of ``there`` directly), (…, inputs); 1 without a skip."""
+        return torch.ones((), dtype=torch.float64) if self.skip is None else _none(self.skip, there)
 
 
-def _frequency(counts: Tensor, n_draws: int) -> Reach:
-    prob = counts / n_draws
-    return Reach(prob, (prob * (1.0 - prob) / n_draws).sqrt())
-
-
-# --- dense chains --------------------------------------------------------------------------------------
-
-
-def _any(inclusion: Tensor, there: Tensor) -> Tensor:
-    """1 − Π_k (1 − α_kj·there_k) for every unit j; ``there`` is (…, k), in [0, 1]."""
+def _none(inclusions: Tensor, there: Tensor) -> Tensor:
+    """Π_k (1 − α_kj·there_k) for every unit j."""
     # A product, not a sum of logarithms: inclusions of exactly 1 occur.
-    return 1.0 - (1.0 - inclusion * there.unsqueeze(-1)).prod(-2)
+    return (1.0 - inclusions * there.unsqueeze(-1)).prod(-2)
 
 
-def _dense(inclusions: list[Tensor], n_draws: int, seed: int) -> Reach:
+def _dense_stages(network: nn.Module) -> list[_Stage] | None:
+    """The stages of a chain of dense layers, which may begin with a Flatten or an InputSkip; else None."""
+    modules = [module for module in chain(network) if not isinstance(module, TRANSPARENT)]
+    first = modules[0] if modules else None
+    if isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1):
+        modules = modules[1:]
+    stages: list[_Stage] = []
+    for module in modules:
+        if isinstance(module, Linear | nn.Linear):
+            stages += _of_layer(module)
+        elif isinstance(module, InputSkip) and not stages:
+            for layer in module.layers:
+                stages += _of_layer(layer, module.in_features if stages else 0)
+        else:
+            return None
+    return stages or None
+
+
+def _of_layer(module: nn.Module, skipped: int = 0) -> list[_Stage]:
+    """A dense layer whose last ``skipped`` columns are the inputs: a stage, or two if inclusions are shared.
+
+    >>> import sparsebnn
+    >>> layer = sparsebnn.Linear(3, 2, family_options={"group_by": "input"})
+    >>> [tuple(stage.units.shape) for stage in _of_layer(layer)]
+    [(3, 3), (2, 3)]
+    """
+
+    def split(matrix: Tensor) -> _Stage:
+        columns = matrix.shape[1] - skipped
+        return _Stage(matrix[:, :columns], matrix[:, columns:] if skipped else None)
+
+    prob = inclusion(module)
+    if not isinstance(module, BayesianLayer) or prob.shape == tuple(module.weights.shape):
+        return [split(prob)]
+    gates, there = torch.diag(prob.flatten()), torch.ones(module.weights.shape, dtype=torch.float64)
+    by_input = prob.shape[1] == module.weights.shape[1]
+    return [split(gates), _Stage(there)] if by_input else [split(there), _Stage(gates)]
+
+
+def _dense(stages: list[_Stage], n_draws: int, seed: int) -> Reach:
     # What the last layer's inputs reach is independent from unit to unit.
-    reach = _any(inclusions[-1], torch.ones(inclusions[-1].shape[0], dtype=torch.float64))
-    earlier = inclusions[:-1]
+    ones = torch.ones(stages[-1].units.shape[0], dtype=torch.float64)
+    reach, missed = stages[-1].hits(ones), stages[-1].misses(ones)
+    earlier = stages[:-1]
     if len(earlier) <= 1:
-        prob = _any(earlier[0], reach) if earlier else reach
+        prob = 1.0 - missed * _none(earlier[0].units, reach) if earlier else reach
         return Reach(prob, torch.zeros_like(prob))
-    if all(layer.shape[0] <= _EXACT_UNITS for layer in earlier[1:]):
-        prob = _summed(earlier, reach)
+    if all(stage.units.shape[0] <= _EXACT_UNITS for stage in earlier[1:]):
+        prob = 1.0 - missed * _summed(earlier, reach)
         return Reach(prob, torch.zeros_like(prob))
     generator = torch.Generator().manual_seed(seed)
-    values = torch.stack([_given_drawn(earlier, reach, generator) for _ in range(n_draws)])
+    drawn = torch.stack([_missed_by_draw(earlier, reach, generator) for _ in range(n_draws)])
+    values = 1.0 - missed * drawn
     # One draw says nothing about how far it is off.
     spread = values.std(0) if n_draws > 1 else torch.full_like(values[0], math.inf)
     return Reach(values.mean(0), spread / n_draws**0.5)
 
 
-def _given_drawn(layers: list[Tensor], reach: Tensor, generator: torch.Generator) -> Tensor:
-    """One drawn chain of sets; the first two layers are averaged over exactly."""
-    for layer in reversed(layers[1:]):
+def _missed_by_draw(stages: list[_Stage], reach: Tensor, generator: torch.Generator) -> Tensor:
+    """P(no path) given one drawn chain of sets; the first two layers are averaged over exactly."""
+    missed = torch.ones((), dtype=torch.float64)
+    for stage in reversed(stages[1:]):
         there = (torch.rand(reach.shape, generator=generator, dtype=reach.dtype) < reach).double()
-        reach = _any(layer, there)
-    return _any(layers[0], reach)
+        reach, missed = stage.hits(there), missed * stage.misses(there)
+    return missed * _none(stages[0].units, reach)
 
 
-def _summed(layers: list[Tensor], reach: Tensor) -> Tensor:
-    """Over all sets of the hidden layers after the first."""
+def _summed(stages: list[_Stage], reach: Tensor) -> Tensor:
+    """P(no path), over all sets of the hidden layers after the first."""
     sets = _sets(len(reach))
-    mass = torch.where(sets > 0, reach, 1.0 - reach).prod(1)
-    for index in range(len(layers) - 1, 1, -1):
-        onward = _any(layers[index], sets)
-        fewer = _sets(layers[index].shape[1])
+    # Of the sets, and that an input has missed all of them so far: (inputs or 1, sets).
+    mass = torch.where(sets > 0, reach, 1.0 - reach).prod(1).unsqueeze(0)
+    for index in range(len(stages) - 1, 0, -1):
+        stage = stages[index]
+        if stage.skip is not None:
+            mass = mass * stage.misses(sets).T
+        onward = stage.hits(sets)
+        if index == 1:
+            return (mass * _none(stages[0].units, onward).T).sum(1)
+        fewer = _sets(stage.units.shape[1])
         step = torch.where(fewer.unsqueeze(0) > 0, onward.unsqueeze(1), 1.0 - onward.unsqueeze(1)).prod(2)
         mass, sets = mass @ step, fewer
-    return mass @ _any(layers[0], _any(layers[1], sets))
+    raise AssertionError("at least two stages")
 
 
 def _sets(units: int) -> Tensor:
     return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)), dtype=torch.float64)
 
 
-# --- any chain, one structure --------------------------------------------------------------------------
+# --- any other network ----------------------------------------------------------------------------------
 
 
-def _reached(modules: list[nn.Module], masks: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """1 where a path exists: the network of 0/1 weights without activations has a positive derivative.
+def _by_structures(graph: Graph, n_draws: int, seed: int) -> Reach:
+    """Over all structures if there are at most ``n_draws``, else over drawn ones."""
+    probs = {name: inclusion(layer) for name, layer in graph.layers.items()}
+    flat = torch.cat([prob.flatten() for prob in probs.values()])
+    open_ = ((flat > 0) & (flat < 1)).nonzero().squeeze(1)
+    total = torch.zeros(graph.shape, dtype=torch.float64)
 
-    Every weight is 0 or positive, so that nothing cancels; scaling by the fan-in keeps the numbers in range.
-    """
-    with torch.enable_grad():
-        x = torch.ones((1, *shape), dtype=torch.float64, requires_grad=True)
-        y = x
-        for module, mask in zip(modules, masks):
-            y = _structural(module, y, mask)
-        if not y.requires_grad:
-            return torch.zeros(shape, dtype=torch.float64)
-        (slope,) = torch.autograd.grad(y.sum(), x)
-    return (slope[0] > 0).double()
+    def reached(structure: Tensor) -> Tensor:
+        parts = structure.split([prob.numel() for prob in probs.values()])
+        masks = {name: part.reshape(probs[name].shape) for name, part in zip(probs, parts)}
+        return graph.reach(graph.spread(masks))
 
-
-def _structural(module: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    scale = 1.0 / max(1, mask[0].numel()) if _weighted(module) else 1.0
-    if isinstance(module, BayesianLayer):
-        return module.op(x, scale * mask, None)
-    if isinstance(module, nn.Linear):
-        return F.linear(x, scale * mask)
-    if isinstance(module, nn.Conv1d | nn.Conv2d):
-        return module._conv_forward(x, scale * mask, None)
-    return _windows(module, x) if isinstance(module, _MAXIMA) else module(x)
-
-
-def _windows(module: nn.MaxPool1d | nn.MaxPool2d, x: Tensor) -> Tensor:
-    """The mean of every window: whichever of its inputs is largest, all of them can be.
-
-    >>> x = torch.arange(5.0).reshape(1, 1, 5)
-    >>> [_windows(nn.MaxPool1d(2, ceil_mode=ceil), x).tolist() for ceil in (False, True)]
-    [[[[0.5, 2.5]]], [[[0.5, 2.5, 2.0]]]]
-    """
-    size, count = x.shape[2:], x.shape[1]
-    how = (module.kernel_size, module.stride, module.padding, module.dilation)
-    kernel, stride, padding, dilation = (n if isinstance(n, tuple) else (n,) * len(size) for n in how)
-    # Some give indices as well.
-    said = module(x.detach())
-    outputs = (said[0] if isinstance(said, tuple) else said).shape[2:]
-    # A last window may reach beyond the padding: there is nothing there.
-    sides: list[int] = []
-    for n, k, s, p, d, out in zip(size, kernel, stride, padding, dilation, outputs):
-        reach = (out - 1) * s + d * (k - 1) + 1
-        sides = [p, max(0, reach - n - p), *sides]
-    weights = x.new_full((count, 1, *kernel), 1.0 / math.prod(kernel))
-    convolve = F.conv1d if len(size) == 1 else F.conv2d
-    return convolve(F.pad(x, sides), weights, stride=stride, dilation=dilation, groups=count)
+    if 2 ** min(len(open_), 60) <= n_draws:
+        for bits in _sets(len(open_)):
+            structure = (flat > 0).double()
+            structure[open_] = bits
+            total += torch.where(bits > 0, flat[open_], 1.0 - flat[open_]).prod() * reached(structure)
+        return Reach(total, torch.zeros_like(total))
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n_draws):
+        # Layer by layer, as large as each of them.
+        parts = [torch.rand(p.shape, generator=generator, dtype=p.dtype) < p for p in probs.values()]
+        total += reached(torch.cat([part.flatten() for part in parts]).double())
+    prob = total / n_draws
+    return Reach(prob, (prob * (1.0 - prob) / n_draws).sqrt())
