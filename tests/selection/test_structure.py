@@ -236,3 +236,17 @@ def test_diagnostics_of_independent_sticky_and_stuck_chains():
     assert split_rhat(stuck)[0] > 2
     trend = np.linspace(0, 1, 1000)[:, None, None] > rng.random((1000, 4, 1))
     assert split_rhat(trend)[0] > 1.1
+
+
+def test_a_target_ends_the_sampling_once_it_is_reached():
+    x, f, rng = correlated(8, 0.9, 100)
+    evidence = LinearEvidence(x, f + rng.standard_normal(100), ONE, noise_var=1.0)
+    prior = size_log_prior(8, 0.25)
+    found = sample_structures(evidence, prior, n_iter=2000, burn_in=100, target_ess=500.0)
+    whole = sample_structures(evidence, prior, n_iter=2000, burn_in=100)
+    assert found.diagnostics["min_ess"] >= 500.0
+    assert found.diagnostics["max_rhat"] <= 1.02
+    assert found.diagnostics["kept"] < 2000 == whole.diagnostics["kept"]
+    assert not found.diagnostics["stopped_early"]
+    # Stopping keeps the draws of the longer run.
+    assert np.array_equal(found.packed, whole.packed[: len(found.packed)])

@@ -32,8 +32,10 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
     standardize : Center and scale the columns. ``coef_`` is in their own units.
     intercept_std : Prior standard deviation of the intercept, where the columns are 0 (their means if
         ``standardize``). None is a flat prior.
-    n_iter, burn_in, n_chains, temperatures : Iterations kept and discarded, independent chains, and the
-        inverse temperatures that each chain has beside it.
+    n_iter, burn_in, n_chains, temperatures : Iterations kept (at most) and discarded, independent chains, and
+        the inverse temperatures of the helper chains that run with each of them.
+    target_ess : Stop before ``n_iter`` when every input has this effective sample size and R̂ is at most 1.02.
+        None always samples ``n_iter`` iterations.
     n_draws : Posterior draws of the coefficients to keep for predictions.
     start : Inclusion probabilities to start from (rows, columns), such as those of variational replicates.
     coverage, min_purity, min_probability : Of the credible sets (:func:`sparsebnn.selection.credible_sets`).
@@ -68,6 +70,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
         burn_in: int = 500,
         n_chains: int = 4,
         temperatures: Sequence[float] = (1.0, 0.6, 0.3),
+        target_ess: float | None = 1000.0,
         n_draws: int = 1000,
         start: Any = None,
         coverage: float = 0.95,
@@ -89,6 +92,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
             burn_in=burn_in,
             n_chains=n_chains,
             temperatures=temperatures,
+            target_ess=target_ess,
             n_draws=n_draws,
             start=start,
             coverage=coverage,
@@ -145,7 +149,8 @@ class SpikeSlabClassifier(ClassifierMixin, SpikeSlab):  # type: ignore[misc]
     """Logistic regression of two classes with spike-and-slab coefficients, by sampling structures.
 
     Parameters and attributes as for :class:`SpikeSlabRegression`, less ``likelihood`` and ``noise_std``, and
-    ``classes_``. Marginal likelihoods are integrated by importance sampling around Laplace's approximation;
+    ``classes_``. ``target_ess`` is larger, since draws are counted instead of averaging conditional
+    probabilities. Marginal likelihoods are integrated by importance sampling around Laplace's approximation;
     ``diagnostics_["importance_error"]`` is their median relative error. Perfectly separated classes are
     fitted: the slab keeps the coefficients finite.
 

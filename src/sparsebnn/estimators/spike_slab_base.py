@@ -47,6 +47,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         burn_in: int = 500,
         n_chains: int = 4,
         temperatures: Sequence[float] = (1.0, 0.6, 0.3),
+        target_ess: float | None = 4000.0,
         n_draws: int = 1000,
         start: Any = None,
         coverage: float = 0.95,
@@ -65,6 +66,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.burn_in = burn_in
         self.n_chains = n_chains
         self.temperatures = temperatures
+        self.target_ess = target_ess
         self.n_draws = n_draws
         self.start = start
         self.coverage = coverage
@@ -116,8 +118,9 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         ladder = [float(b) for b in self.temperatures]
         if not ladder or ladder[0] != 1.0 or min(ladder) <= 0.0 or sorted(ladder, reverse=True) != ladder:
             raise invalid("temperatures", owner, "1.0 and then falling, positive numbers", self.temperatures)
-        if self.max_seconds is not None:
-            check_number(self.max_seconds, "max_seconds", owner, "positive", lambda v: v > 0.0)
+        for name in ("max_seconds", "target_ess"):
+            if getattr(self, name) is not None:
+                check_number(getattr(self, name), name, owner, "positive", lambda v: v > 0.0)
         center, scale = X.mean(0), X.std(0)
         # Rounding leaves a constant column with a tiny spread.
         kept = np.nonzero(scale > 1e-10 * np.maximum(np.abs(center), 1e-300))[0]
@@ -144,6 +147,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             burn_in=self.burn_in,
             n_chains=self.n_chains,
             temperatures=ladder,
+            target_ess=self.target_ess,
             start=start,
             seed=seed,
             max_seconds=self.max_seconds,

@@ -68,6 +68,8 @@ class _Gram:
         self.used = x.shape[1] if whole else 0
 
     def rows(self, index: np.ndarray) -> np.ndarray:
+        if self.used == len(self.slot):
+            return self.table[self.slot[index]]
         fresh = np.unique(index[self.slot[index] < 0])
         if len(fresh):
             end = self.used + len(fresh)
@@ -150,11 +152,17 @@ class LinearEvidence:
         rows, inverse, white = self._factor(index, mask, var)
         cross = inverse @ rows
         q = (white**2).sum(1)
-        v = (self.diagonal + 1.0 / var[:, None]) - np.einsum("cij,cij->cj", cross, cross)
-        v = np.maximum(v, 1.0 / var[:, None])
-        r = self.score - np.einsum("ci,cij->cj", white, cross)
+        r = self.score - (white[:, None, :] @ cross)[:, 0]
+        least = 1.0 / var[:, None]
+        v = self.diagonal + least - np.einsum("cij,cij->cj", cross, cross)
+        np.maximum(v, least, out=v)
         now = self._height(q)
-        gains = self._height(q[:, None] + r * r / v) - now[:, None] - 0.5 * np.log(v * var[:, None])
+        r *= r
+        r /= v
+        r += q[:, None]
+        gains = self._height(r) - now[:, None]
+        v *= var[:, None]
+        gains -= 0.5 * np.log(v)
         spread = np.where(mask, (inverse**2).sum(1), 1.0)
         mean = np.einsum("cij,ci->cj", inverse, white)
         lost = self._height(q[:, None] - mean**2 / spread) - now[:, None]

@@ -35,6 +35,8 @@ _SLAB_EVERY = 2  # iterations
 _SMALL, _FLIPS = 200, 3  # with so few inputs a flip is cheap, and an iteration makes several
 _NEVER = 0.01  # inputs with less inclusion are not judged for convergence
 _MOST_JUDGED = 500  # inputs
+_CHECK = 250  # iterations between looks at convergence
+_STOP_RHAT = 1.02  # stricter than what counts as converged: the draws that stop a run are also its result
 
 
 class Evidence(Protocol):
@@ -243,6 +245,7 @@ def sample_structures(
     burn_in: int = 500,
     n_chains: int = 4,
     temperatures: Sequence[float] = (1.0, 0.6, 0.3),
+    target_ess: float | None = None,
     start: np.ndarray | None = None,
     seed: int = 0,
     max_seconds: float | None = None,
@@ -252,9 +255,11 @@ def sample_structures(
 
     ``log_prior`` is that of one structure by its size (:func:`size_log_prior`). ``n_chains`` independent
     ladders of inverse ``temperatures``, the first of which must be 1, run side by side for ``burn_in`` and
-    ``n_iter`` iterations, or until ``max_seconds`` have passed or the keyboard interrupts; what was
-    sampled by then is returned, less its first half at most. ``start`` are inclusion probabilities, one row
-    or several, from which the first structures are drawn (those of variational replicates, for example).
+    ``n_iter`` iterations. They end before that when every judged input has an effective sample size of
+    ``target_ess`` and R̂ is at most 1.02 (checked every 250 iterations, from 500 on), or when
+    ``max_seconds`` have passed or the keyboard interrupts; what was sampled by then is returned, less its
+    first half at most. ``start`` are inclusion probabilities, one row or several, from which the first
+    structures are drawn (those of variational replicates, for example).
     """
     began = time.monotonic()
     rng = np.random.default_rng(seed)
@@ -263,7 +268,7 @@ def sample_structures(
     state = _Chains(evidence, log_prior, beta, _starts(evidence, n_chains * levels, start, rng), rng)
     cold = np.arange(0, n_chains * levels, levels)
     packed, slabs, sums = [], [], []
-    total, interrupted = burn_in + n_iter, False
+    total, interrupted, reached = burn_in + n_iter, False, False
     try:
         for step in range(total):
             placed = state.move()[cold]
@@ -289,35 +294,46 @@ def sample_structures(
                 )
             if max_seconds is not None and seconds > max_seconds:
                 break
+            kept = step + 1 - burn_in
+            if target_ess is not None and kept >= 2 * _CHECK and kept % _CHECK == 0:
+                found = _diagnose(_gather(evidence.p, sums, packed, slabs, burn_in)[0])
+                if found["max_rhat"] <= _STOP_RHAT and found["min_ess"] >= target_ess:
+                    reached = True
+                    break
     except KeyboardInterrupt:
         interrupted = True
         if not slabs:
             raise
-    done = len(slabs)
-    first = min(burn_in, done // 2) // _BLOCK * _BLOCK
-    count = done - first
-    each = np.sum(sums[first // _BLOCK :], axis=0) / count
-    samples = StructureSamples(
-        evidence.p, each.mean(0), np.stack(packed[first:done]), np.stack(slabs[first:done])
-    )
-    samples.diagnostics = _diagnose(samples, each) | {
-        "iterations": done,
-        "kept": count,
+    samples, each = _gather(evidence.p, sums, packed, slabs, burn_in)
+    samples.diagnostics = _diagnose(samples) | {
+        "distinct_models": len(np.unique(samples.packed.reshape(-1, samples.packed.shape[-1]), axis=0)),
+        "chain_spread": float(np.abs(each - each.mean(0)).max()),
+        "iterations": len(slabs),
+        "kept": len(samples.slab),
         "chains": n_chains,
         "seconds": time.monotonic() - began,
         "interrupted": interrupted,
-        "stopped_early": done < total,
+        "stopped_early": len(slabs) < total and not reached,
     }
     return samples
 
 
-def _diagnose(samples: StructureSamples, each: np.ndarray) -> dict[str, Any]:
-    """R̂ and effective sample sizes of the inputs that are included at times, and the models met."""
-    flat = samples.packed.reshape(-1, samples.packed.shape[-1])
+def _gather(
+    p: int, sums: list[np.ndarray], packed: list[np.ndarray], slabs: list[np.ndarray], burn_in: int
+) -> tuple[StructureSamples, np.ndarray]:
+    """What was sampled after the burn-in, and the inclusions of each chain."""
+    done = len(slabs)
+    first = min(burn_in, done // 2) // _BLOCK * _BLOCK
+    each = np.sum(sums[first // _BLOCK :], axis=0) / (done - first)
+    return StructureSamples(p, each.mean(0), np.stack(packed[first:done]), np.stack(slabs[first:done])), each
+
+
+def _diagnose(samples: StructureSamples) -> dict[str, Any]:
+    """R̂ and effective sample sizes of the inputs that are included at times."""
     judged = np.nonzero(samples.inclusion >= _NEVER)[0]
     judged = judged[np.argsort(-samples.inclusion[judged], kind="stable")][:_MOST_JUDGED]
     traces = samples.gammas(judged).reshape(*samples.slab.shape, len(judged))
-    rhat, ess = np.ones(samples.p), np.full(samples.p, float(len(flat)))
+    rhat, ess = np.ones(samples.p), np.full(samples.p, float(samples.slab.size))
     if len(judged) and len(traces) >= 4:
         rhat[judged], ess[judged] = split_rhat(traces), effective_sample_size(traces)
     elif len(traces) < 4:
@@ -327,6 +343,4 @@ def _diagnose(samples: StructureSamples, each: np.ndarray) -> dict[str, Any]:
         "ess": ess,
         "max_rhat": float(rhat.max()),
         "min_ess": float(ess.min()),
-        "distinct_models": len(np.unique(flat, axis=0)),
-        "chain_spread": float(np.abs(each - each.mean(0)).max()),
     }
