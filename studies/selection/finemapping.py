@@ -57,7 +57,7 @@ for (i in 1:d) {
 
 @dataclass(frozen=True)
 class Spec:
-    """The whole study; ``n_iter`` and ``burn_in`` are those of the sampler."""
+    """The whole study; ``n_iter`` to ``target_ess`` are the sampler's, which stops when it has converged."""
 
     effects: tuple[int, ...] = (1, 2, 3, 4, 5)
     data_sets: int = 152
@@ -65,7 +65,10 @@ class Spec:
     min_purity: float = 0.5
     min_probability: float = 0.7  # chosen on 40 data sets of seed 1
     n_iter: int = 3000
-    burn_in: int = 500
+    burn_in: int = 250
+    n_chains: int = 3
+    temperatures: tuple[float, ...] = (1.0, 0.5)
+    target_ess: float = 400.0
     seed: int = 0
 
 
@@ -118,6 +121,9 @@ def run_ours(x: np.ndarray, cells: Sequence[tuple[int, int]], spec: Spec) -> lis
         model = SpikeSlabRegression(
             n_iter=spec.n_iter,
             burn_in=spec.burn_in,
+            n_chains=spec.n_chains,
+            temperatures=spec.temperatures,
+            target_ess=spec.target_ess,
             coverage=spec.coverage,
             min_purity=spec.min_purity,
             min_probability=spec.min_probability,
