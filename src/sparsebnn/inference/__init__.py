@@ -1,5 +1,6 @@
 """From a trained network to predictions: sampling, predictive distributions, calibration, metrics."""
 
+from sparsebnn.inference.mixture import Mixture, mixture
 from sparsebnn.inference.prediction import (
     ClassPrediction,
     LabelsPrediction,
@@ -13,10 +14,12 @@ from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 __all__ = [
     "ClassPrediction",
     "LabelsPrediction",
+    "Mixture",
     "RealPrediction",
     "SurvivalPrediction",
     "draw_outputs",
     "draw_outputs_of_all",
+    "mixture",
     "predict",
     "predict_all",
 ]

@@ -157,6 +157,14 @@ class Family(nn.Module):
     def kl(self, noise: Noise) -> Tensor:
         raise NotImplementedError
 
+    def log_density(self, weight: Tensor) -> Tensor:
+        """log q of a draw of the weights (excluded ones at 0), as far as the family knows it.
+
+        It tells components of a mixture apart (:mod:`sparsebnn.inference.mixture`), whose bound stays one
+        whatever is returned here: 0, as in this base class, says nothing.
+        """
+        return weight.new_zeros(())
+
     def sample(self, noise: Noise, batch: int = 1) -> Sample:
         raise NotImplementedError
 

@@ -212,6 +212,10 @@ class FlowFamily(Family):
         z, _ = self.draw_z(noise, batch if self.z_per == "example" else 1)
         return self.conditional.scaled_moments(z)
 
+    def log_density(self, weight: Tensor) -> Tensor:
+        """log q(W | z) at the z that the mean of z₀ is mapped to; log q(W) itself has no closed form."""
+        return self.conditional.log_density(weight, self.scale(self.q_flow(self.z0_mean)[0]))
+
     def draw(self, noise: Noise) -> Tensor:
         return self.conditional.draw(noise, self.scale(self.draw_z(noise)[0]))
 

@@ -14,7 +14,7 @@ from sparsebnn.kernels import spike_slab as fused
 from sparsebnn.kernels.dispatch import for_capture
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior
-from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
+from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior, gaussian_log_prob
 from sparsebnn.random.noise import Noise
 
 
@@ -109,6 +109,10 @@ class Gaussian(Family):
     def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
         """Every weight is included, so the median model is the model."""
         return self.draw(noise, scale)
+
+    def log_density(self, weight: Tensor, scale: Tensor | None = None) -> Tensor:
+        mean = self.mean if scale is None else self.mean * scale
+        return gaussian_log_prob(weight, mean, 2.0 * self.std.log()).sum()
 
     def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
         """Divergence from a :class:`GaussianPrior`, exact; averaged over scales if given their moments."""
@@ -288,6 +292,18 @@ class SpikeSlab(Family):
 
     def median_draw(self, noise: Noise, scale: Tensor | None = None) -> Tensor:
         return self._slab(noise, scale) * (self.inclusion_prob() > 0.5)
+
+    def log_density(self, weight: Tensor, scale: Tensor | None = None) -> Tensor:
+        """log q of weights and inclusions: a weight is included unless it is exactly 0."""
+        there = weight != 0
+        axes = [i for i, n in enumerate(self.group_shape) if n < self.shape[i]]
+        included = there.any(axes, keepdim=True) if axes else there
+        structure = torch.where(
+            included, F.logsigmoid(self.inclusion_logit), F.logsigmoid(-self.inclusion_logit)
+        )
+        mean = self.mean if scale is None else self.mean * scale
+        slab = gaussian_log_prob(weight, mean, 2.0 * self.std.log())
+        return structure.sum() + torch.where(included, slab, 0.0).sum()
 
     def closed_form_kl(self, scale: Tensor | None = None, scale_square: Tensor | None = None) -> Tensor:
         """Divergence from a :class:`SpikeSlabPrior`, exact; averaged over scales if given their moments."""

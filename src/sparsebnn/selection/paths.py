@@ -30,7 +30,7 @@ from sparsebnn.nn.graph import TRANSPARENT, Graph, inclusion
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import InputSkip, chain
 
-__all__ = ["ActivePaths", "Reach", "active_paths", "median_reach", "path_probability"]
+__all__ = ["ActivePaths", "Reach", "active_paths", "draw_reach", "median_reach", "path_probability"]
 
 _EXACT_UNITS = 10  # 2^10 sets per hidden layer are summed over; more are drawn
 _OWNER = "input_inclusion"
@@ -62,9 +62,7 @@ def path_probability(
     """
     check_count(n_draws, "n_draws", _OWNER)
     seed = check_seed(seed, "seed", _OWNER)
-    stages = _dense_stages(network)
-    if stages is not None and not any(isinstance(module, BayesianLayer) for module in network.modules()):
-        stages = None  # which the graph refuses
+    stages = _checked_stages(network)
     if stages is None or shape is not None:
         graph = Graph(network, shape, _OWNER)
     _check_independent(network)
@@ -72,6 +70,41 @@ def path_probability(
         return _by_structures(graph, n_draws, seed)
     found = _dense(stages, n_draws, seed)
     return found if shape is None else Reach(*(part.reshape(graph.shape) for part in found))
+
+
+@torch.no_grad()
+def draw_reach(
+    network: nn.Module, n_draws: int, *, seed: int = 0, shape: tuple[int, ...] | None = None
+) -> Tensor:
+    """Whether each input reaches an output, in ``n_draws`` drawn structures: (draws, …) of True and False.
+
+    >>> import sparsebnn
+    >>> draw_reach(sparsebnn.mlp([2, 1], family="gaussian"), 3).all().item()
+    True
+    """
+    stages = _checked_stages(network)
+    graph = None if stages is not None and shape is None else Graph(network, shape, _OWNER)
+    _check_independent(network)
+    generator = torch.Generator().manual_seed(check_seed(seed, "seed", _OWNER))
+
+    def drawn(prob: Tensor) -> Tensor:
+        return torch.rand(prob.shape, generator=generator, dtype=prob.dtype) < prob
+
+    def one() -> Tensor:
+        if stages is None:
+            assert graph is not None
+            masks = {name: drawn(inclusion(layer)).double() for name, layer in graph.layers.items()}
+            return graph.reach(graph.spread(masks)) > 0
+        reach = torch.ones(stages[-1].units.shape[0], dtype=torch.bool)
+        direct = torch.zeros((), dtype=torch.bool)
+        for stage in reversed(stages):
+            if stage.skip is not None:
+                direct = direct | (drawn(stage.skip) & reach.unsqueeze(1)).any(0)
+            reach = (drawn(stage.units) & reach.unsqueeze(1)).any(0)
+        return reach | direct
+
+    found = torch.stack([one() for _ in range(n_draws)])
+    return found if graph is None else found.reshape(n_draws, *graph.shape)
 
 
 @torch.no_grad()
@@ -196,6 +229,12 @@ def _dense_stages(network: nn.Module) -> list[_Stage] | None:
         else:
             return None
     return stages or None
+
+
+def _checked_stages(network: nn.Module) -> list[_Stage] | None:
+    """As :func:`_dense_stages`, for networks with Bayesian layers; the graph refuses others."""
+    bayesian = any(isinstance(module, BayesianLayer) for module in network.modules())
+    return _dense_stages(network) if bayesian else None
 
 
 def _of_layer(module: nn.Module, skipped: int = 0) -> list[_Stage]:

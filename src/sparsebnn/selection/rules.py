@@ -12,8 +12,8 @@ The last controls the Bayesian false discovery rate as far as the probabilities 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +22,42 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
-from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.selection.credible_sets import CredibleSet
-from sparsebnn.selection.paths import median_reach, path_probability
+from sparsebnn.selection.paths import median_reach
+from sparsebnn.selection.plots import bars
+from sparsebnn.selection.sources import (
+    Components,
+    check_posteriors,
+    components,
+    median_of,
+    reach_of,
+    sets_of,
+)
 
 _NORMAL_QUANTILE = 1.959963984540054
-_COLOURS = ("#0072B2", "#BBBBBB")
+_DISAGREEMENT = 0.05  # above the level: what rule="fdr" tolerates between replicates
 
 
 def input_inclusion(
-    network: nn.Module, *, n_draws: int = 1000, seed: int = 0, shape: tuple[int, ...] | None = None
+    network: Any, *, n_draws: int = 1000, seed: int = 0, shape: tuple[int, ...] | None = None
 ) -> Tensor:
     """Probability that a chain of included weights leads from an input to an output, for every input.
 
-    Exact for dense networks with at most one hidden layer, and for deeper ones whose later hidden
-    layers have at most 10 units; otherwise the mean of ``n_draws`` structures
-    (:func:`sparsebnn.selection.paths.path_probability` also gives the standard error). ``shape`` is that of
-    one input, for networks with convolutions.
+    ``network`` may also be replicates, which count equally, or a mixture. Exact for dense networks with at
+    most one hidden layer, and for deeper ones whose later hidden layers have at most 10 units; otherwise the
+    mean of ``n_draws`` structures (:func:`sparsebnn.selection.paths.path_probability` also gives the
+    standard error). ``shape`` is that of one input, for networks with convolutions.
 
     >>> import sparsebnn
     >>> input_inclusion(sparsebnn.mlp([3, 4, 1], family="gaussian")).tolist()
     [1.0, 1.0, 1.0]
     """
-    return path_probability(network, n_draws=n_draws, seed=seed, shape=shape).prob
+    parts = components(network)
+    if parts is None:
+        raise invalid(
+            "network", "input_inclusion", "a network, replicates or a mixture", type(network).__name__
+        )
+    return reach_of(parts, n_draws=n_draws, seed=seed, shape=shape)[0].prob
 
 
 def median_inputs(network: nn.Module, *, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -150,7 +163,7 @@ class Selection:
 
     def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
         """A bar per input, the chosen ones in color; returns the matplotlib axis."""
-        return _bars(
+        return bars(
             self.names, self.inclusion, None, self.chosen, self.threshold, "inclusion probability", path, axis
         )
 
@@ -172,20 +185,44 @@ def _check_level(level: Any, owner: str) -> float:
     return check_number(level, "level", owner, "strictly between 0 and 1", lambda value: 0.0 < value < 1.0)
 
 
-def _check_posterior(source: Any, rule: str) -> None:
-    if rule != "fdr":
-        return
+def _check_posterior(source: Any, parts: Components | None) -> None:
     plan = getattr(source, "plan_", None)  # of an estimator
     temperature = 1.0 if plan is None else plan.settings.temperature
     if temperature < 1.0:
         expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
         advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
         raise invalid("rule", "select", expected, "'fdr'", advice)
-    reason = getattr(source, NO_POSTERIOR, None)
-    if reason is not None:
-        expected = f"'median' or 'threshold' for a network {reason}"
-        advice = "Its inclusions are no posterior probabilities: train at temperature 1, with no target."
-        raise invalid("rule", "select", expected, "'fdr'", advice)
+    if parts is not None:
+        check_posteriors(parts)
+
+
+def promised_by_one(inclusion: Any, each: Any, level: float) -> float:
+    """What replicates that choose alone would get wrong, if the combined probabilities are right.
+
+    Each replicate (a row of ``each``) chooses by its own probabilities at ``level``; the result is the mean
+    expected false discovery rate of these choices by ``inclusion``. Near the level the replicates agree.
+    Far above it they are certain of different inputs, as with correlated inputs.
+
+    >>> promised_by_one([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], 0.05)
+    0.5
+    """
+    p = _probabilities(inclusion, "promised_by_one")
+    rates = [expected_fdr(p, row >= bayesian_fdr_threshold(row, level)) for row in torch.as_tensor(each)]
+    return float(np.mean(rates))
+
+
+def _check_agreement(p: Tensor, each: Tensor, level: float) -> None:
+    if len(each) < 2:
+        return
+    found = promised_by_one(p, each, level)
+    if found > level + _DISAGREEMENT:
+        expected = "'median', 'threshold' or 'credible_sets' where replicates disagree"
+        got = f"'fdr' at {level:g}; by all replicates together, what each chooses is {found:.0%} wrong"
+        advice = (
+            "Inputs that correlate share effects, and the probabilities of single inputs are then off. Use "
+            "credible sets, SpikeSlabRegression or SpikeSlabClassifier, or stability_selection."
+        )
+        raise invalid("rule", "select", expected, got, advice)
 
 
 def select(
@@ -195,25 +232,28 @@ def select(
     level: float = 0.1,
     threshold: float | None = None,
     names: Any = None,
+    X: Any = None,
     n_draws: int = 1000,
     seed: int = 0,
     shape: tuple[int, ...] | None = None,
 ) -> Selection:
-    """Choose inputs from a network, a fitted model (with ``inclusion_``) or a vector of probabilities.
+    """Choose inputs from networks, a fitted model (with ``inclusion_``) or a vector of probabilities.
 
-    ``rule="median"`` takes the median probability model: for a network the inputs that reach an output by
-    weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
-    whose expected false discovery rate is at most ``level``. ``rule="threshold"`` takes inclusions of at
-    least ``threshold``. ``rule="credible_sets"`` takes the members of the model's ``credible_sets_``, of each
-    of which at least one is included with high probability. ``names`` are strings or a data frame, whose
-    columns name the inputs; an estimator has its own. An estimator that was fitted at a temperature below 1
-    has inclusions that are no posterior probabilities: ``rule="fdr"`` refuses it.
+    Networks are one network, replicates (a run or a list), or a mixture
+    (:func:`sparsebnn.inference.mixture`). ``rule="median"`` takes the median probability model: for one
+    network the inputs that reach an output by weights above one half, otherwise the inclusions above one
+    half. ``rule="fdr"`` takes the largest set whose expected false discovery rate is at most ``level``; it
+    refuses networks that were not trained at temperature 1, and replicates that disagree
+    (:func:`promised_by_one` above the level by more than 0.05): the probabilities are then off.
+    ``rule="threshold"`` takes inclusions of at least ``threshold``. ``rule="credible_sets"`` takes the
+    members of the model's ``credible_sets_``, of each of which at least one is included with high
+    probability; for networks pass the rows ``X``, too. ``names`` are strings or a data frame, whose columns
+    name the inputs; an estimator has its own.
 
     >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
     ('x1',)
     """
     check_choice(rule, ("median", "fdr", "threshold", "credible_sets"), "rule", "select")
-    sets = _sets(source) if rule == "credible_sets" else ()
     if (threshold is not None) != (rule == "threshold"):
         expected = "given for rule='threshold' and for no other"
         raise invalid("threshold", "select", expected, f"{threshold} for rule={rule!r}")
@@ -223,12 +263,15 @@ def select(
     if rule == "fdr":
         level = _check_level(level, "select")
     seed = check_seed(seed, "seed", "select", least=0)
-    _check_posterior(source, rule)
-    median = None
-    if isinstance(source, nn.Module):
-        reach = path_probability(source, n_draws=n_draws, seed=seed, shape=shape)
+    parts = components(source)
+    if rule == "fdr":
+        _check_posterior(source, parts)
+    sets = tuple(sets_of(source, X, None, seed, shape)) if rule == "credible_sets" else ()
+    median = each = None
+    if parts is not None:
+        reach, each = reach_of(parts, n_draws=n_draws, seed=seed, shape=shape)
         p, error = reach.prob.flatten(), reach.error.flatten()
-        median = median_inputs(source, shape=shape).flatten() if rule == "median" else None
+        median = median_of(parts, shape) if rule == "median" else None
     else:
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
@@ -236,21 +279,18 @@ def select(
             names = [str(name) for name in source.index]  # of a pandas Series
         if names is None:
             names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
+    listed = _names(names, len(p), "select")
     if rule == "fdr":
+        if each is not None:
+            _check_agreement(p, each, level)
         limit = bayesian_fdr_threshold(p, level)
     chosen = median if median is not None else (p > limit if rule == "median" else p >= limit)
     if rule == "credible_sets":
+        sets = tuple(replace(one, names=tuple(listed[i] for i in one.members)) for one in sets)
         chosen, limit = torch.zeros(len(p), dtype=torch.bool), math.nan
         chosen[[i for one in sets for i in one.members]] = True
     said = f"fdr at {level:g}" if rule == "fdr" else rule
-    return Selection(_names(names, len(p), "select"), p, chosen, said, limit, error, sets)
-
-
-def _sets(source: Any) -> tuple[CredibleSet, ...]:
-    if not hasattr(source, "credible_sets_"):
-        got, advice = f"a {type(source).__name__}", "Fit SpikeSlabRegression or SpikeSlabClassifier."
-        raise invalid("source", "select", "a model with credible_sets_", got, advice)
-    return tuple(source.credible_sets_)
+    return Selection(listed, p, chosen, said, limit, error, sets)
 
 
 # --- many selections ---------------------------------------------------------------------------------
@@ -304,7 +344,7 @@ class Agreement:
         """A bar per input with its interval; returns the matplotlib axis."""
         ends = torch.stack([self.frequency - self.low, self.high - self.frequency]).clamp_min(0.0)
         often = self.frequency > 0.5
-        return _bars(self.names, self.frequency, ends, often, 0.5, "how often chosen", path, axis)
+        return bars(self.names, self.frequency, ends, often, 0.5, "how often chosen", path, axis)
 
 
 def agreement(replicates: Any, *, names: Any = None, shape: tuple[int, ...] | None = None) -> Agreement:
@@ -357,35 +397,3 @@ def _choices(replicates: Any, shape: tuple[int, ...] | None) -> tuple[Tensor, tu
         advice = "Compare probabilities with a threshold first, or pass what select returns."
         raise invalid("replicates", "agreement", "true or false", "other values", advice)
     return chosen.bool(), names
-
-
-def _bars(
-    names: Sequence[str],
-    values: Tensor,
-    intervals: Tensor | None,
-    filled: Tensor,
-    line: float,
-    label: str,
-    path: str | Path | None,
-    axis: Any,
-) -> Any:
-    if axis is None:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            message = "Plotting needs matplotlib: pip install 'sparsebnn[plot]'"
-            raise ImportError(message) from error
-        width = min(14.0, max(4.0, 0.32 * len(names) + 1.0))
-        axis = Figure(figsize=(width, 2.8), layout="constrained").subplots()
-    colours = [_COLOURS[0] if kept else _COLOURS[1] for kept in filled.tolist()]
-    ends = None if intervals is None else intervals.numpy()
-    axis.bar(range(len(names)), values.numpy(), color=colours, yerr=ends, ecolor="#444444", capsize=2)
-    if 0.0 <= line <= 1.0:
-        axis.axhline(line, color="#444444", linewidth=0.8, linestyle="--")
-    axis.set_xticks(range(len(names)), names, rotation=0 if len(names) <= 12 else 90)
-    axis.set_ylim(0.0, 1.05)
-    axis.set_ylabel(label)
-    axis.spines[["top", "right"]].set_visible(False)
-    if path is not None:
-        axis.figure.savefig(path, dpi=110)
-    return axis

@@ -1,0 +1,59 @@
+"""Selection from replicates and mixtures: probabilities, drawn inputs, refusals, credible sets."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import sparsebnn
+from sparsebnn.checks import InvalidInput
+from sparsebnn.selection import input_inclusion, path_probability, promised_by_one, sample_inputs, select
+
+
+def network(probs, hidden=None):
+    """One layer with these inclusions, or two whose first has them in every row."""
+    made = sparsebnn.mlp([len(probs), 1] if hidden is None else [len(probs), hidden, 1])
+    first = next(m for m in made.modules() if isinstance(m, sparsebnn.Linear))
+    with torch.no_grad():
+        first.weights.inclusion_logit.copy_(torch.logit(torch.tensor(probs)).expand_as(first.weights.mean))
+    return made
+
+
+def test_drawn_inputs_have_the_path_probabilities():
+    for deep in (network([0.2, 0.6, 0.9]), network([0.2, 0.6, 0.9], hidden=2)):
+        exact = path_probability(deep).prob.numpy()
+        drawn = sample_inputs(deep, 4000)
+        assert np.abs(drawn.mean(0) - exact).max() < 4 * 0.5 / np.sqrt(4000)
+
+
+def test_a_mixture_draws_by_weight_and_replicates_equally():
+    networks = [network([0.999, 0.001]), network([0.001, 0.999])]
+    mixed = SimpleNamespace(networks=networks, weights=torch.tensor([0.75, 0.25]))
+    assert input_inclusion(mixed).tolist() == pytest.approx([0.7495, 0.2505], abs=1e-4)
+    assert input_inclusion(networks).tolist() == pytest.approx([0.5, 0.5], abs=1e-4)
+    drawn = sample_inputs(mixed, 1000)
+    assert drawn.mean(0) == pytest.approx([0.75, 0.25], abs=0.02)
+    # They replace each other: one set of both, though neither is certain.
+    x = np.random.default_rng(0).standard_normal((50, 1))
+    found = select(mixed, rule="credible_sets", X=np.hstack([x, x + 0.1]), names=["a", "b"])
+    assert [one.names for one in found.sets] == [("a", "b")]
+    assert found.variables == ("a", "b")
+
+
+def test_replicates_that_disagree_are_refused():
+    apart = [network([0.999, 0.001, 0.001]), network([0.001, 0.999, 0.001])]
+    with pytest.raises(InvalidInput, match="credible sets") as caught:
+        select(apart, rule="fdr", level=0.1)
+    assert "50% wrong" in str(caught.value)
+    assert select(apart, rule="threshold", threshold=0.6).variables == ()
+    alike = [network([0.99, 0.01, 0.02]), network([0.98, 0.02, 0.01])]
+    assert select(alike, rule="fdr", level=0.1).variables == ("x1",)
+    assert promised_by_one([0.985, 0.015], [[0.99, 0.01], [0.98, 0.02]], 0.1) == pytest.approx(0.015)
+
+
+def test_networks_need_rows_for_sets_and_other_sources_are_refused():
+    with pytest.raises(InvalidInput, match="X"):
+        select(network([0.9, 0.1]), rule="credible_sets")
+    with pytest.raises(InvalidInput, match="sample_inputs"):
+        sample_inputs(object())
