@@ -87,7 +87,8 @@ class Mixture:
             probs, expected, outputs = _means(found, share, ("probs", "expected_entropy", "outputs"))
             return ClassPrediction(probs, expected, total, outputs)
         if isinstance(found[0], LabelsPrediction):
-            return LabelsPrediction(*_means(found, share, ("probs", "expected_entropy")), total)
+            probs, expected = _means(found, share, ("probs", "expected_entropy"))
+            return LabelsPrediction(probs, expected, total)
         if isinstance(found[0], SurvivalPrediction):
             return SurvivalPrediction(_divided([one.outputs for one in found], share), found[0].likelihood)
         return _real(found, share)
