@@ -17,7 +17,7 @@ from sparsebnn.estimators import persistence
 from sparsebnn.estimators.classifier import SparseBNNClassifier
 from sparsebnn.estimators.columns import ColumnWarning
 from sparsebnn.estimators.encoding import Encoder, Table
-from sparsebnn.estimators.explanation import Effects, Explanation
+from sparsebnn.estimators.explanation import Effects, Explanation, WhatIf
 from sparsebnn.estimators.persistence import EstimatorError
 from sparsebnn.estimators.regressor import SparseBNNRegressor
 from sparsebnn.estimators.spike_slab import SpikeSlabClassifier, SpikeSlabRegression
@@ -33,6 +33,7 @@ __all__ = [
     "SpikeSlabClassifier",
     "SpikeSlabRegression",
     "Table",
+    "WhatIf",
     "load",
 ]
 

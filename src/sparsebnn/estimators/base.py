@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +338,28 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_choice(model, MODELS, "model", "explain")
         with one_thread():
             return explanation.explain(self, x, n_draws, level, model)
+
+    def what_if(
+        self,
+        X: Any,
+        columns: str | int | Sequence[str | int],
+        *,
+        grid: Any = None,
+        points: int = 30,
+        n_draws: int = 100,
+        level: float = 0.9,
+        model: str = "average",
+    ) -> explanation.WhatIf:
+        """Predictions for the rows of ``X`` if one or two columns had other values, with bands over draws.
+
+        Every draw is averaged over the rows. ``grid`` has the values of the column, or such a list for each
+        of two; by default ``points`` values from the smallest to the largest in ``X``, or the categories.
+        See :class:`sparsebnn.estimators.WhatIf`.
+        """
+        check_is_fitted(self)
+        check_choice(model, MODELS, "model", "what_if")
+        with one_thread():
+            return explanation.what_if(self, X, columns, grid, points, n_draws, level, model)
 
     def summary(self, most: int | None = 20) -> str:
         """A readable table of the fitted model, with at most ``most`` columns (None: all)."""

@@ -1,75 +1,34 @@
-r"""The exact contribution of each column to a prediction, for every draw of the weights.
+"""The contribution of each column of a table to a prediction, average effects, and what-if curves.
 
-A ReLU network with given weights is linear around each row x:
-
-.. math::
-    f(x) = \sum_j \frac{\partial f}{\partial x_j}(x)\, x_j + c(x)
-
-so input j contributes :math:`\partial_j f \cdot x_j` and the rest :math:`c(x)` is the base. Inputs are
-standardized, so a contribution is the effect of the column's distance from its average.
+:mod:`sparsebnn.inference.explanation` does so for the inputs of a network. Inputs are standardized, so a
+contribution is the effect of the column's distance from its average.
 """
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebnn.checks import check_count, invalid
+from sparsebnn.checks import check_choice, check_count, invalid
+from sparsebnn.estimators.columns import Column, absent, label, to_floats, to_objects
+from sparsebnn.estimators.encoding import checked_table
+from sparsebnn.inference.explanation import (
+    Explanation,
+    WhatIf,
+    check_level,
+    grids,
+    interval,
+    slopes_of_draws,
+)
 from sparsebnn.likelihoods import Gaussian
-from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
-from sparsebnn.random.noise import NoiseBuffer, logistics, normals, seed_tensor, stream_id
 
-__all__ = ["Effects", "Explanation", "effects", "explain", "signed"]
+__all__ = ["Effects", "Explanation", "WhatIf", "effects", "explain", "signed", "what_if"]
 
-_NORMAL = stream_id("explanation normal")
-_LOGISTIC = stream_id("explanation logistic")
 _BYTES = 1 << 27
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Contributions of columns to predictions; with ``base`` they sum to the network's mean output.
-
-    That is the prediction of a regression and the mean logit of a classification (not the logit of the mean
-    probability), up to Monte Carlo error: ``explain`` uses different draws than ``predict``.
-
-    ``contributions``, ``low`` and ``high`` have shape ``(rows, columns, outputs)``, ``base`` has shape
-    ``(rows, outputs)``: means and intervals over draws. For regression they are in units of the target; for
-    classification they are log odds (two classes: one output) or unnormalized log probabilities. ``names``
-    are the columns, ``outputs`` the outputs. ``importance`` is the mean absolute contribution of each column.
-    """
-
-    names: tuple[str, ...]
-    outputs: tuple[str, ...]
-    contributions: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    base: np.ndarray
-    level: float
-
-    @property
-    def importance(self) -> np.ndarray:
-        return np.abs(self.contributions).mean((0, 2))
-
-    def table(self, row: int = 0, output: int = -1, most: int = 10) -> str:
-        """One row's contributions as text, the largest first."""
-        values = self.contributions[row, :, output]
-        width = max(9, *(len(name) for name in self.names))
-        lines = [f"{'column':<{width}}  contribution  {self.level:.0%} interval"]
-        order = np.argsort(-np.abs(values))
-        for j in order[:most]:
-            ends = f"{self.low[row, j, output]:+.3f} to {self.high[row, j, output]:+.3f}"
-            lines.append(f"{self.names[j]:<{width}}  {values[j]:+12.3f}  {ends}")
-        if len(order) > most:
-            lines.append(f"{f'{len(order) - most} others':<{width}}  {values[order[most:]].sum():+12.3f}")
-        total = self.base[row, output] + values.sum()
-        lines.append(f"{'base':<{width}}  {self.base[row, output]:+12.3f}")
-        return "\n".join([*lines, f"{'sum: ' + self.outputs[output]:<{width}}  {total:+12.3f}"])
 
 
 @dataclass(frozen=True)
@@ -99,28 +58,7 @@ class Effects:
 def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> tuple[Tensor, Tensor]:
     """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of all draws."""
     each = -(-n_draws // len(estimator.networks_))
-    kind = MedianPass if model == "median" else WeightPass
-    values, slopes = [], []
-    for network in estimator.networks_:
-        own = copy.deepcopy(network).double().requires_grad_(False)
-        size = noise_size(own, x, kind)
-        steps, seeds = torch.arange(each), seed_tensor([estimator._seed], torch.device("cpu"))
-        normal = normals(seeds, _NORMAL, steps, size.normal, torch.float64)
-        logistic = logistics(seeds, _LOGISTIC, steps, size.logistic, torch.float64)
-
-        def outputs(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own, kind: Any = kind) -> Any:
-            with kind(NoiseBuffer(normal, logistic)):
-                return own(rows)
-
-        # Rows and draws are independent: the gradient of a sum over them holds the slope of each.
-        rows = x.expand(each, *x.shape).clone().requires_grad_()
-        with torch.enable_grad():
-            value = torch.func.vmap(outputs)(rows, normal, logistic)
-            totals = value.sum((0, 1))
-            found = [torch.autograd.grad(total, rows, retain_graph=True)[0] for total in totals]
-        values.append(value.detach())
-        slopes.append(torch.stack(found, -1))
-    return torch.cat(values), torch.cat(slopes)
+    return slopes_of_draws(estimator.networks_, x, each, model, estimator._seed)
 
 
 def _in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,19 +91,16 @@ def output_names(estimator: Any) -> tuple[str, ...]:
 def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: str) -> Explanation:
     """Contributions for encoded rows, in chunks that bound the memory."""
     check_count(n_draws, "n_draws", "explain")
-    if not 0.0 < level < 1.0:
-        raise invalid("level", "explain", "strictly between 0 and 1", level)
+    check_level(level, "explain")
     names = output_names(estimator)
     chunk = max(1, _BYTES // (8 * (n_draws + len(estimator.networks_)) * x.shape[1] * len(names) * 4))
-    ends = torch.tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0], dtype=torch.float64)
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, len(x), chunk):
         rows = torch.from_numpy(x[start : start + chunk])
         values, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws, model))
         by_input = slopes * rows[None, :, :, None]
         columns = _by_column(estimator, by_input)
-        low, high = torch.quantile(columns, ends, dim=0)
-        parts.append((columns.mean(0), low, high, (values - by_input.sum(2)).mean(0)))
+        parts.append((*interval(columns, level), (values - by_input.sum(2)).mean(0)))
     contributions, low, high, base = (torch.cat(found).numpy() for found in zip(*parts))
     columns_names = tuple(column.name for column in estimator._encoder.columns)
     return Explanation(columns_names, names, contributions, low, high, base, level)
@@ -200,3 +135,71 @@ def _direction(low: float, high: float) -> str | None:
     if low == high == 0.0:
         return None
     return "+" if low > 0.0 else "-" if high < 0.0 else "mixed"
+
+
+def what_if(
+    estimator: Any, X: Any, columns: Any, grid: Any, points: int, n_draws: int, level: float, model: str
+) -> WhatIf:
+    """Predictions for the rows of ``X`` with other values of one or two columns, averaged over the rows."""
+    check_level(level, "what_if")
+    check_count(n_draws, "n_draws", "what_if")
+    table = checked_table(estimator, X, reset=False)
+    chosen = _places(estimator, columns)
+    learned = [estimator._encoder.columns[i] for i in chosen]
+    if grid is None:
+        shown = [_grid(column, table.values[i], points) for column, i in zip(learned, chosen)]
+    else:
+        shown = grids(grid, [table.values[i] for i in chosen], points, "what_if")
+    mesh = np.meshgrid(*(np.arange(len(each)) for each in shown), indexing="ij")
+    wide = table.rows(np.tile(np.arange(len(table)), mesh[0].size))
+    cells = list(wide.values)
+    for i, at, values in zip(chosen, mesh, shown):
+        own = values if table.values[i].dtype != object else to_objects(values.tolist())
+        cells[i] = own[np.repeat(at.reshape(-1), len(table))]
+    x = estimator._encoder.transform(replace(wide, values=tuple(cells)))
+    averaged = _predictions(estimator, x, n_draws, model).unflatten(1, (*mesh[0].shape, -1)).mean(-2)
+    outputs = tuple(map(str, getattr(estimator, "classes_", ()))) or output_names(estimator)
+    mean, low, high = (part.numpy() for part in interval(averaged, level))
+    return WhatIf(tuple(column.name for column in learned), outputs, tuple(shown), mean, low, high, level)
+
+
+def _predictions(estimator: Any, x: np.ndarray, n_draws: int, model: str) -> Tensor:
+    """Class probabilities, or means in units of the target: ``(draws, rows, outputs)``."""
+    ensemble = estimator._ensemble
+    each = -(-n_draws // len(estimator.networks_))
+    parts = []
+    for _, outputs in ensemble.draws(x, each, model, estimator._seed, "cpu"):
+        if hasattr(estimator, "classes_"):
+            parts.append(ensemble.probs(outputs).flatten(0, 1))
+        else:
+            means = ensemble.means_and_stds(outputs)[0]
+            parts.append(means * torch.from_numpy(estimator._y_std) + torch.from_numpy(estimator._y_mean))
+    return torch.cat(parts, 1)
+
+
+def _places(estimator: Any, columns: Any) -> list[int]:
+    """The numbers of one or two columns, given by number or name."""
+    names = [column.name for column in estimator._encoder.columns]
+    listed = list(columns) if isinstance(columns, list | tuple) else [columns]
+    found = []
+    for each in listed:
+        if isinstance(each, str):
+            check_choice(each, names, "columns", "what_if")
+            found.append(names.index(each))
+        elif isinstance(each, int) and 0 <= each < len(names):
+            found.append(each)
+    if len(found) != len(listed) or len(found) not in (1, 2):
+        raise invalid("columns", "what_if", "names or numbers of one or two columns", repr(columns))
+    return found
+
+
+def _grid(column: Column, values: np.ndarray, points: int) -> np.ndarray:
+    """The categories among these values, or a regular grid from the smallest number to the largest."""
+    if column.kind == "category":
+        known = {label(value): value for value in values if not absent(value)}
+        return to_objects([known[name] for name in sorted(known)])
+    if column.kind != "number":
+        expected = "given for a column that is neither a number nor a category"
+        raise invalid("grid", "what_if", expected, "None", f"'{column.name}' is: {column.kind}.")
+    numbers = to_floats(values, column.kind, column.form, column.name)
+    return grids(None, [numbers], points, "what_if")[0]

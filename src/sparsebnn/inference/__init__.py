@@ -1,5 +1,6 @@
 """From a trained network to predictions: sampling, predictive distributions, calibration, metrics."""
 
+from sparsebnn.inference.explanation import Explanation, WhatIf, explain, what_if
 from sparsebnn.inference.mixture import Mixture, mixture
 from sparsebnn.inference.prediction import (
     ClassPrediction,
@@ -13,13 +14,17 @@ from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 
 __all__ = [
     "ClassPrediction",
+    "Explanation",
     "LabelsPrediction",
     "Mixture",
     "RealPrediction",
     "SurvivalPrediction",
+    "WhatIf",
     "draw_outputs",
     "draw_outputs_of_all",
     "mixture",
+    "explain",
     "predict",
     "predict_all",
+    "what_if",
 ]

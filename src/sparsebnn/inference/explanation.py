@@ -1,0 +1,427 @@
+r"""Why a network predicts what it does: contributions of inputs and what-if curves, with intervals.
+
+A network with given weights and piecewise linear activations (ReLU, LeakyReLU, maximum pools) is linear
+around each row x:
+
+.. math::
+    f(x) = \sum_j \frac{\partial f}{\partial x_j}(x)\, x_j + c(x)
+
+so input j contributes :math:`\partial_j f \cdot x_j` and the rest :math:`c(x)` is the base. With other
+activations the contributions are those of the tangent at x; with the base they still add up to the output.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsebnn.checks import check_choice, check_count, check_number, check_seed, check_tensor, invalid
+from sparsebnn.inference.sampling import draw_outputs
+from sparsebnn.likelihoods import Likelihood
+from sparsebnn.likelihoods.base import ClassLikelihood
+from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
+from sparsebnn.random.noise import NoiseBuffer, logistics, normals, seed_tensor, stream_id
+
+__all__ = ["Explanation", "WhatIf", "explain", "what_if"]
+
+_NORMAL = stream_id("explanation normal")
+_LOGISTIC = stream_id("explanation logistic")
+_BYTES = 1 << 27
+_COLORS = ("#2f6fb2", "#c8553d")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Contributions of inputs to predictions; with ``base`` they sum to the network's mean output.
+
+    That is the prediction of a regression and the mean logit of a classification (not the logit of the mean
+    probability), up to Monte Carlo error: ``explain`` uses different draws than ``predict``.
+
+    ``contributions``, ``low`` and ``high`` have shape ``(rows, inputs, outputs)``, ``base`` has shape
+    ``(rows, outputs)``: means and intervals over draws. ``names`` are the inputs, ``outputs`` the outputs.
+    Of an estimator, inputs are its columns; contributions are in units of the target, or for classification
+    log odds (two classes: one output) or unnormalized log probabilities. ``importance`` is the mean absolute
+    contribution of each input, ``certain`` the share of rows in which its interval excludes 0.
+    """
+
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    contributions: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    base: np.ndarray
+    level: float
+
+    @property
+    def value(self) -> np.ndarray:
+        """The mean outputs that are explained, ``(rows, outputs)``."""
+        return self.base + self.contributions.sum(1)
+
+    @property
+    def importance(self) -> np.ndarray:
+        return np.abs(self.contributions).mean((0, 2))
+
+    @property
+    def certain(self) -> np.ndarray:
+        return ((self.low > 0.0) | (self.high < 0.0)).mean((0, 2))
+
+    def table(self, row: int = 0, output: int = -1, most: int = 10) -> str:
+        """One row's contributions as text, the largest first."""
+        values = self.contributions[row, :, output]
+        width = max(9, *(len(name) for name in self.names))
+        lines = [f"{'column':<{width}}  contribution  {self.level:.0%} interval"]
+        order = np.argsort(-np.abs(values))
+        for j in order[:most]:
+            ends = f"{self.low[row, j, output]:+.3f} to {self.high[row, j, output]:+.3f}"
+            lines.append(f"{self.names[j]:<{width}}  {values[j]:+12.3f}  {ends}")
+        if len(order) > most:
+            lines.append(f"{f'{len(order) - most} others':<{width}}  {values[order[most:]].sum():+12.3f}")
+        total = self.base[row, output] + values.sum()
+        lines.append(f"{'base':<{width}}  {self.base[row, output]:+12.3f}")
+        return "\n".join([*lines, f"{'sum: ' + self.outputs[output]:<{width}}  {total:+12.3f}"])
+
+    def summary(self, most: int = 10) -> str:
+        """All rows as text: importance and certainty of inputs, the most important first."""
+        width = max(9, *(len(name) for name in self.names))
+        lines = [f"{'column':<{width}}  importance  certain"]
+        for j in np.argsort(-self.importance)[:most]:
+            lines.append(f"{self.names[j]:<{width}}  {self.importance[j]:10.3f}  {self.certain[j]:7.0%}")
+        return "\n".join(lines)
+
+    def frame(self) -> Any:
+        """A pandas frame with a line for every row, input and output."""
+        rows, inputs, outputs = self.contributions.shape
+        index = np.indices((rows, inputs, outputs)).reshape(3, -1)
+        return _frame(
+            {
+                "row": index[0],
+                "input": np.array(self.names, dtype=object)[index[1]],
+                "output": np.array(self.outputs, dtype=object)[index[2]],
+                **{name: getattr(self, name).reshape(-1) for name in ("low", "high")},
+                "contribution": self.contributions.reshape(-1),
+                "base": self.base[index[0], index[2]],
+            }
+        )
+
+    def plot(
+        self,
+        row: int | None = None,
+        output: int = -1,
+        most: int = 10,
+        path: str | Path | None = None,
+        axis: Any = None,
+    ) -> Any:
+        """Bars: the contributions to one row with their intervals, or without ``row`` the importance."""
+        values = self.importance if row is None else self.contributions[row, :, output]
+        order = np.argsort(-np.abs(values))[:most][::-1]
+        axis = _axis(axis, (5.0, 0.3 * len(order) + 1.0))
+        ends = None
+        if row is not None:
+            low, high = self.low[row, order, output], self.high[row, order, output]
+            ends = np.maximum([values[order] - low, high - values[order]], 0.0)
+        colors = [_COLORS[int(value < 0.0)] for value in values[order]]
+        axis.barh(range(len(order)), values[order], color=colors, xerr=ends, ecolor="#444444", capsize=2)
+        axis.set_yticks(range(len(order)), [self.names[j] for j in order])
+        what = "mean absolute contribution" if row is None else f"contribution to {self.outputs[output]}"
+        axis.set_xlabel(what)
+        return _finished(axis, path)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Predictions along one or two inputs, the others as they are, averaged over the given rows.
+
+    ``grid`` has the values of each of the inputs ``names``; ``mean``, ``low`` and ``high`` have shape
+    ``(values, outputs)`` or ``(values of the first, of the second, outputs)``: mean and interval over draws.
+    """
+
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    grid: tuple[np.ndarray, ...]
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    level: float
+
+    def frame(self) -> Any:
+        """A pandas frame with a line for every point of the grid and output."""
+        index = np.indices(self.mean.shape).reshape(self.mean.ndim, -1)
+        values = {name: grid[i] for name, grid, i in zip(self.names, self.grid, index)}
+        numbers = {name: getattr(self, name).reshape(-1) for name in ("mean", "low", "high")}
+        return _frame({**values, "output": np.array(self.outputs, dtype=object)[index[-1]], **numbers})
+
+    def plot(self, output: int = -1, path: str | Path | None = None, axis: Any = None) -> Any:
+        """A line with its band, or for two inputs a map of the mean."""
+        axis = _axis(axis, (4.5, 3.0))
+        mean, low, high = (each[..., output] for each in (self.mean, self.low, self.high))
+        axis.set_xlabel(self.names[0])
+        if len(self.grid) == 2:
+            shown = axis.pcolormesh(*self.grid, mean.T, shading="nearest")
+            axis.figure.colorbar(shown, ax=axis, label=self.outputs[output])
+            axis.set_ylabel(self.names[1])
+            return _finished(axis, path)
+        if self.grid[0].dtype == object:
+            axis.errorbar(range(len(mean)), mean, [mean - low, high - mean], fmt="o", color=_COLORS[0])
+            axis.set_xticks(range(len(mean)), self.grid[0])
+        else:
+            axis.plot(self.grid[0], mean, color=_COLORS[0])
+            axis.fill_between(self.grid[0], low, high, color=_COLORS[0], alpha=0.25, linewidth=0)
+        axis.set_ylabel(self.outputs[output])
+        return _finished(axis, path)
+
+
+def _frame(columns: dict[str, Any]) -> Any:
+    try:
+        import pandas as pd
+    except ImportError as missing:
+        raise ImportError("A frame needs pandas: pip install 'sparsebnn[all]'") from missing
+    return pd.DataFrame(columns)
+
+
+def _axis(axis: Any, size: tuple[float, float]) -> Any:
+    if axis is not None:
+        return axis
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise ImportError("Plotting needs matplotlib: pip install 'sparsebnn[plot]'") from missing
+    return Figure(figsize=size, layout="constrained").subplots()
+
+
+def _finished(axis: Any, path: str | Path | None) -> Any:
+    axis.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        axis.figure.savefig(path, dpi=110)
+    return axis
+
+
+def slopes_of_draws(
+    networks: Iterable[nn.Module],
+    x: Tensor,
+    each: int,
+    model: str,
+    seed: int,
+    outputs: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, *inputs, outputs)``.
+
+    ``each`` is the number of draws of every network.
+    """
+    kind = MedianPass if model == "median" else WeightPass
+    values, slopes = [], []
+    for network in networks:
+        own = copy.deepcopy(network).double().requires_grad_(False)
+        size = noise_size(own, x, kind)
+        steps, seeds = torch.arange(each), seed_tensor([seed], torch.device("cpu"))
+        normal = normals(seeds, _NORMAL, steps, size.normal, torch.float64)
+        logistic = logistics(seeds, _LOGISTIC, steps, size.logistic, torch.float64)
+
+        def run(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own) -> Any:
+            with kind(NoiseBuffer(normal, logistic)):
+                return own(rows)
+
+        # Rows and draws are independent: the gradient of a sum over them holds the slope of each.
+        rows = x.expand(each, *x.shape).clone().requires_grad_()
+        with torch.enable_grad():
+            value = torch.func.vmap(run)(rows, normal, logistic)
+            value = value if outputs is None else value[..., list(outputs)]
+            totals = value.sum((0, 1))
+            found = [torch.autograd.grad(total, rows, retain_graph=True)[0] for total in totals]
+        values.append(value.detach())
+        slopes.append(torch.stack(found, -1))
+    return torch.cat(values), torch.cat(slopes)
+
+
+def interval(draws: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, and ends of the interval that holds ``level`` of the draws, over the first axis."""
+    ends = torch.tensor([(1.0 - level) / 2.0, (1.0 + level) / 2.0], dtype=draws.dtype)
+    low, high = torch.quantile(draws, ends, dim=0)
+    return draws.mean(0), low, high
+
+
+def check_level(level: float, owner: str) -> float:
+    return check_number(level, "level", owner, "strictly between 0 and 1", lambda value: 0.0 < value < 1.0)
+
+
+def _networks(network: Any, owner: str) -> list[nn.Module]:
+    """A module, the replicates of a run, or a list of modules; each on the CPU in ``eval`` mode."""
+    found = getattr(network, "networks", network)
+    listed = [found] if isinstance(found, nn.Module) else list(found) if isinstance(found, Sequence) else []
+    if not listed or not all(isinstance(each, nn.Module) for each in listed):
+        expected = "a module, several of them, or a run of train"
+        raise invalid("network", owner, expected, type(network).__name__)
+    return [copy.deepcopy(each).cpu().eval() for each in listed]
+
+
+def _named(names: Sequence[str] | None, count: int, what: str, prefix: str, owner: str) -> tuple[str, ...]:
+    found = tuple(f"{prefix}{i}" for i in range(count)) if names is None else tuple(map(str, names))
+    if len(found) != count:
+        raise invalid(what, owner, f"{count} names", f"{len(found)}")
+    return found
+
+
+def _rows(x: Any, owner: str) -> Tensor:
+    rows = check_tensor(x, "x", owner).detach().cpu().double()
+    if rows.dim() < 2 or not len(rows):
+        raise invalid("x", owner, "of shape (rows, …)", f"shape {tuple(rows.shape)}")
+    return rows
+
+
+def _which(output: int | None, count: int, owner: str) -> list[int]:
+    if output is None:
+        return list(range(count))
+    if isinstance(output, bool) or not isinstance(output, int) or not -count <= output < count:
+        raise invalid("output", owner, f"None, or the number of one of {count} outputs", repr(output))
+    return [output % count]
+
+
+@torch.no_grad()
+def explain(
+    network: Any,
+    x: Any,
+    *,
+    n_draws: int = 100,
+    level: float = 0.9,
+    model: str = "average",
+    output: int | None = None,
+    reference: Any = None,
+    names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Explanation:
+    """The contribution of every input to every output (a class's logit, a target), or to one ``output``.
+
+    ``network`` is a module, or a run of :func:`~sparsebnn.train`, whose replicates share the draws. Inputs of
+    several axes (images) are flattened. Contributions count from ``reference``, a row (by default 0, the
+    average of standardized inputs): slope · (x − reference). ``model="median"`` draws the weights of the
+    median model.
+
+    >>> import sparsebnn
+    >>> network = sparsebnn.mlp([3, 4, 2], input_skip=True)
+    >>> found = explain(network, torch.randn(5, 3), n_draws=20, names=["a", "b", "c"])
+    >>> found.contributions.shape, found.low.shape, found.base.shape
+    ((5, 3, 2), (5, 3, 2), (5, 2))
+    """
+    check_count(n_draws, "n_draws", "explain")
+    check_choice(model, ("average", "median"), "model", "explain")
+    check_level(level, "explain")
+    check_seed(seed, "seed", "explain")
+    networks, rows = _networks(network, "explain"), _rows(x, "explain")
+    start = torch.zeros_like(rows[0]) if reference is None else _reference(reference, rows)
+    count = _outputs_of(networks[0], rows)
+    chosen = _which(output, count, "explain")
+    each = -(-n_draws // len(networks))
+    chunk = max(1, _BYTES // (8 * each * len(networks) * rows[0].numel() * len(chosen) * 4))
+    parts: list[tuple[Tensor, ...]] = []
+    for part in rows.split(chunk):
+        values, slopes = slopes_of_draws(networks, part, each, model, seed, chosen)
+        given = (slopes * (part - start)[None, ..., None]).flatten(2, -2)
+        parts.append((*interval(given, level), (values - given.sum(2)).mean(0)))
+    mean, low, high, base = (torch.cat(found).numpy() for found in zip(*parts))
+    every = _named(outputs, count, "outputs", "output ", "explain")
+    columns = _named(names, rows[0].numel(), "names", "x", "explain")
+    return Explanation(columns, tuple(every[i] for i in chosen), mean, low, high, base, level)
+
+
+def _reference(reference: Any, rows: Tensor) -> Tensor:
+    start = check_tensor(reference, "reference", "explain").detach().cpu().double()
+    if start.shape != rows.shape[1:]:
+        expected = f"of shape {tuple(rows.shape[1:])}"
+        raise invalid("reference", "explain", expected, f"shape {tuple(start.shape)}")
+    return start
+
+
+def _outputs_of(network: nn.Module, rows: Tensor) -> int:
+    like = next(network.parameters())
+    with WeightPass():
+        y = network(rows[:1].to(like.dtype))
+    if y.dim() != 2:
+        raise invalid("network", "explain", "one with outputs of shape (rows, outputs)", tuple(y.shape))
+    return int(y.shape[1])
+
+
+@torch.no_grad()
+def what_if(
+    network: Any,
+    x: Any,
+    inputs: int | Sequence[int],
+    *,
+    grid: Any = None,
+    points: int = 30,
+    likelihood: Likelihood | None = None,
+    n_draws: int = 100,
+    level: float = 0.9,
+    model: str = "average",
+    names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    seed: int = 0,
+) -> WhatIf:
+    """What the network would predict for these rows if one or two inputs had other values.
+
+    ``x`` is one row or several, over which every draw is averaged. ``grid`` has the values of the input, or
+    one array for each of two; by default ``points`` values from the smallest to the largest in ``x``. With a
+    ``likelihood`` the curves are class probabilities or means, otherwise outputs of the network.
+
+    >>> import sparsebnn
+    >>> network = sparsebnn.mlp([3, 4, 1])
+    >>> curve = what_if(network, torch.randn(20, 3), 1, points=5, n_draws=10)
+    >>> curve.grid[0].shape, curve.mean.shape
+    ((5,), (5, 1))
+    """
+    networks, rows = _networks(network, "what_if"), _rows(x, "what_if")
+    check_level(level, "what_if")
+    if rows.dim() != 2:
+        raise invalid("x", "what_if", "of shape (rows, inputs)", f"shape {tuple(rows.shape)}")
+    chosen = [inputs] if isinstance(inputs, int) else list(inputs)
+    width = rows.shape[1]
+    if len(chosen) not in (1, 2) or not all(isinstance(i, int) and -width <= i < width for i in chosen):
+        raise invalid("inputs", "what_if", f"one or two numbers of {width} inputs", repr(inputs))
+    values = grids(grid, [rows[:, i].numpy() for i in chosen], points, "what_if")
+    mesh = np.meshgrid(*values, indexing="ij")
+    changed = rows.repeat(mesh[0].size, 1)
+    for i, at in zip(chosen, mesh):
+        changed[:, i] = torch.from_numpy(at.reshape(-1).astype(np.float64)).repeat_interleave(len(rows))
+    each = -(-check_count(n_draws, "n_draws", "what_if") // len(networks))
+    draws = torch.cat([_predicted(own, changed, each, model, seed, likelihood) for own in networks])
+    averaged = draws.unflatten(1, (*mesh[0].shape, len(rows))).mean(-2)
+    every = _named(outputs, averaged.shape[-1], "outputs", "output ", "what_if")
+    columns = _named(names, width, "names", "x", "what_if")
+    mean, low, high = (part.numpy() for part in interval(averaged, level))
+    return WhatIf(tuple(columns[i] for i in chosen), every, tuple(values), mean, low, high, level)
+
+
+def _predicted(
+    network: nn.Module, x: Tensor, n_draws: int, model: str, seed: int, likelihood: Likelihood | None
+) -> Tensor:
+    """``(draws, rows, outputs)`` in double precision, on the scale of the targets with a likelihood."""
+    network = network.double()
+    parts = draw_outputs(network, x, n_draws, model=model, draws="weights", seed=seed)
+    outputs = torch.cat([part.reshape(*part.shape[:2], -1) for _, part in parts], 1)
+    if likelihood is None:
+        return outputs
+    form = copy.deepcopy(likelihood).cpu().double()
+    return (form.probs(outputs) if isinstance(form, ClassLikelihood) else form.mean(outputs)).detach()
+
+
+def grids(given: Any, values: Sequence[np.ndarray], points: int, owner: str) -> list[np.ndarray]:
+    """The values along each input: those given, or a regular grid from the smallest to the largest."""
+    check_count(points, "points", owner, least=2)
+    if given is not None:
+        listed = [given] if len(values) == 1 else list(given)
+        if len(listed) != len(values) or not all(np.ndim(each) == 1 and len(each) for each in listed):
+            raise invalid("grid", owner, "values of the input, or such a list for each of two", repr(given))
+        return [np.asarray(each) for each in listed]
+    found = []
+    for each in values:
+        low, high = np.nanmin(each), np.nanmax(each)
+        if not low < high:
+            raise invalid("grid", owner, "given if the rows have a single value of an input", "None")
+        found.append(np.linspace(low, high, points))
+    return found
