@@ -178,7 +178,7 @@ def test_the_batches_of_an_epoch_add_up_to_the_whole(form, rows, size, beta, wei
     weight = torch.rand(rows, generator=generator(1), dtype=torch.float64) if weighted else x.new_ones(rows)
     scale = torch.tensor(beta, dtype=torch.float64)
     whole = objective(Batch(x, y, weight, torch.tensor(float(rows), dtype=torch.float64)), scale, tape())
-    outputs = forward_with_kl(objective.network, x, tape())[0]
+    outputs = forward_with_kl(objective.network, x, noise=tape())[0]
     nll = (weight * objective.likelihood.nll(outputs, y)).sum()
     assert float(whole.loss) == pytest.approx(float(nll + beta * whole.kl), rel=1e-10)
     losses, nlls = 0.0, 0.0

@@ -36,7 +36,7 @@ class Objective(nn.Module):
         self.network = network
 
     def forward(self, x, normals, logistics):
-        return forward_with_kl(self.network, x, NoiseBuffer(normals, logistics))
+        return forward_with_kl(self.network, x, noise=NoiseBuffer(normals, logistics))
 
 
 def loss_of(objective, parameters, buffers, x, normals, logistics):
@@ -123,7 +123,7 @@ def test_a_skeleton_without_storage_will_do(family):
 def compiled_loss(backend):
     @torch.compile(fullgraph=True, backend=backend, dynamic=False)
     def loss(network, x, normals, logistics):
-        y, kl = forward_with_kl(network, x, NoiseBuffer(normals, logistics))
+        y, kl = forward_with_kl(network, x, noise=NoiseBuffer(normals, logistics))
         return (y**2).sum() + kl
 
     return loss
@@ -134,7 +134,7 @@ def check_compiled(network, x, backend, dtype):
     noise = tape_block(network, x, 4)
     torch.compiler.reset()
     captured = compiled_loss(backend)(network, x, *noise)
-    y, kl = forward_with_kl(network, x, NoiseBuffer(*noise))
+    y, kl = forward_with_kl(network, x, noise=NoiseBuffer(*noise))
     eager = (y**2).sum() + kl
     close(captured.detach(), eager.detach(), dtype)
     parameters = list(network.parameters())

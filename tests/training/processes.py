@@ -108,6 +108,7 @@ def small(rank: int, folder: Path) -> dict[str, Any]:
         refused(lambda: fit(one, (x, y), Settings(2, 15, temperature=1.0 + rank))),
         refused(lambda: fit(one, (x, y), Settings(2, 1))),
         refused(lambda: fit(one, (x, y), Settings(2, 15), mode="compiled")),
+        refused(lambda: fit(one, (x, torch.ones(ROWS, 2)), Settings(2, 15), likelihood="cox")),
         refused(lambda: fit(sharded(), (x, y), Settings(2, 15))),
     ]
     found["alone"] = results(fit(one, (x, y), Settings(1, 15), parallel="none"))

@@ -340,7 +340,6 @@ REFUSED = [
     ({"data": ({}, Y)}, "x", "Got a dict"),
     ({"data": (X,)}, "data", "Got 1 arrays"),
     ({"data": {"x": X, "y": Y}}, "data", "Got a dict"),
-    ({"data": torch.utils.data.DataLoader([1])}, "data", "Got a DataLoader"),
     ({"likelihood": Categorical(2)}, "y", "labels from 0 to 1"),
     ({"data": (X, Y - 1)}, "y", "Got labels from -1"),
     ({"data": (X, Y.double())}, "y", "integer labels"),

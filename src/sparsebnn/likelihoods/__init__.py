@@ -11,6 +11,7 @@ from sparsebnn.checks import check_choice
 from sparsebnn.likelihoods.base import ClassLikelihood, Likelihood
 from sparsebnn.likelihoods.classes import Bernoulli, Categorical, Multilabel, NoisyCategorical, Ordinal
 from sparsebnn.likelihoods.counts import NegativeBinomial, Poisson
+from sparsebnn.likelihoods.positions import PerPosition
 from sparsebnn.likelihoods.real import Gaussian, StudentT
 from sparsebnn.likelihoods.survival import (
     Cox,
@@ -37,6 +38,7 @@ __all__ = [
     "DiscreteHazard",
     "Cox",
     "ProportionalHazards",
+    "PerPosition",
     "likelihood",
 ]
 

@@ -25,6 +25,7 @@ class Likelihood(nn.Module):
     """
 
     discrete = False  # targets are whole numbers from 0
+    any_shape = False  # outputs need not be (rows, n_outputs)
     target_columns = True  # ``prepare`` returns (rows, columns); False: a vector
 
     def prepare(self, y: Tensor) -> Tensor:

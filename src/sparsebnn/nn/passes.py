@@ -241,8 +241,15 @@ def collect_kl(noise: Noise | None = None) -> PosteriorPass:
     return PosteriorPass(noise)
 
 
-def run_pass(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, PosteriorPass]:
-    """A module's output and the training pass that it was computed in.
+def call(module: nn.Module, x: Any) -> Any:
+    """A module's output: a tuple holds several inputs, a dict inputs by name."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple) else module(x)
+
+
+def run_pass(module: nn.Module, x: Any, noise: Noise | None = None) -> tuple[Any, PosteriorPass]:
+    """A module's output (see :func:`call`) and the training pass that it was computed in.
 
     The first call with a module that calls one of its layers more than once runs its forward again.
     """
@@ -250,20 +257,39 @@ def run_pass(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[
     while True:
         try:
             with collect_kl(noise) as opened:
-                return module(x), opened
+                return call(module, x), opened
         except CalledAgain as error:
             error.family.reused = True
             if isinstance(noise, NoiseBuffer) and start is not None:
                 noise.position = start
 
 
-def forward_with_kl(module: nn.Module, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-    """``(module(x), KL in nats)`` from one draw of the weights."""
-    y, opened = run_pass(module, x, noise)
+def forward_with_kl(
+    module: nn.Module, *args: Any, noise: Noise | None = None, **kwargs: Any
+) -> tuple[Any, Tensor]:
+    """``(module(*args, **kwargs), KL in nats)`` from one draw of the weights.
+
+    >>> import sparsebnn
+    >>> y, kl = forward_with_kl(sparsebnn.mlp([4, 3]), torch.randn(5, 4))
+    >>> y.shape, kl.shape
+    (torch.Size([5, 3]), torch.Size([]))
+    """
+    y, opened = run_pass(_Called(module, kwargs) if kwargs else module, args, noise)
     return y, opened.kl()
 
 
-def noise_size(module: nn.Module, x: Tensor, kind: type[Pass] = PosteriorPass) -> NoiseSize:
+class _Called(nn.Module):
+    """A module with its keyword arguments."""
+
+    def __init__(self, module: nn.Module, kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.module, self.kwargs = module, kwargs
+
+    def forward(self, *args: Any) -> Any:
+        return self.module(*args, **self.kwargs)
+
+
+def noise_size(module: nn.Module, x: Any, kind: type[Pass] = PosteriorPass) -> NoiseSize:
     """How much noise one pass of that kind over a batch like ``x`` consumes.
 
     It also finds the families that several calls share, whose weights must be drawn.
@@ -279,7 +305,7 @@ def noise_size(module: nn.Module, x: Tensor, kind: type[Pass] = PosteriorPass) -
 
 @torch.no_grad()
 def measure(
-    module: nn.Module, x: Tensor, kind: type[Pass], meter: NoiseCounter, row_meter: NoiseCounter | None = None
+    module: nn.Module, x: Any, kind: type[Pass], meter: NoiseCounter, row_meter: NoiseCounter | None = None
 ) -> int:
     """Run a network once with noise that counts; a second time if that shows families that are shared.
 
@@ -291,7 +317,7 @@ def measure(
                 each.reset()
         with kind(meter, row_meter) as opened:
             opened.reused = []
-            module(x)
+            call(module, x)
         if not opened.reused:
             return opened.activations
         for family in opened.reused:

@@ -201,6 +201,30 @@ def permutations(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> 
     return torch.argsort(_bits(seeds, stream, step, count), dim=-1, stable=True)
 
 
+def permuted(seeds: Tensor, stream: int, step: Tensor | int, places: Tensor, count: int) -> Tensor:
+    """The numbers at some ``places``, ``(K, n)``, of a random order of ``0 … count-1``, in constant memory.
+
+    A Feistel network of four rounds permutes the numbers of an even number of bits; what falls outside is
+    permuted again. The order differs from that of :func:`permutations`.
+
+    >>> places = torch.arange(10).expand(1, -1)
+    >>> sorted(permuted(seed_tensor([7]), 1, 0, places, 10)[0].tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    half = max(1, (max(1, count - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    first, second = keys(seeds, stream, step)
+    rounds = [first, second, _mix(first + 1), _mix(second + 1)]
+    found, outside = places, torch.ones_like(places, dtype=torch.bool)
+    while bool(outside.any()):
+        left, right = found >> half, found & mask
+        for key in rounds:
+            left, right = right, left ^ (_mix(right ^ key.unsqueeze(-1)) & mask)
+        found = torch.where(outside, (left << half) | right, found)
+        outside = found >= count
+    return found
+
+
 class NoiseSize(NamedTuple):
     """How many standard normal and standard logistic numbers one forward pass consumes."""
 

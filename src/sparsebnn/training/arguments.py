@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sparsebnn import likelihoods
 from sparsebnn.checks import InvalidInput, check_choice, check_count, check_number, check_seed, invalid
 from sparsebnn.nn.conversion import obstacles
 from sparsebnn.nn.networks import bayesian_layers, kept
+from sparsebnn.nn.passes import call
 from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
 from sparsebnn.training.replicates import Replicates
@@ -132,7 +134,11 @@ def processes(parallel: Any) -> str:
 def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
     """The likelihood itself, or that of a name, sized by the targets."""
     if isinstance(likelihood, str):
-        return likelihoods.likelihood(likelihood, targets_of(data))
+        if data is None and likelihood == "categorical":
+            advice = "For example likelihood=sparsebnn.likelihoods.Categorical(10)."
+            raise invalid("likelihood", "train", "an object that knows the classes", repr(likelihood), advice)
+        y = torch.zeros(2) if data is None else data if isinstance(data, Tensor) else targets_of(data)
+        return likelihoods.likelihood(likelihood, y)
     if not isinstance(likelihood, likelihoods.Likelihood):
         expected = "a name, such as 'gaussian', or a Likelihood"
         raise invalid("likelihood", "train", expected, repr(likelihood))
@@ -193,7 +199,7 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def outputs_without_noise(network: nn.Module, x: Tensor) -> Tensor:
+def outputs_without_noise(network: nn.Module, x: Any) -> Any:
     """What a network makes of ``x``; networks that draw their own random numbers are rejected.
 
     Copies are run, so that what a network does once it does again. A generator may also be moved by another
@@ -203,18 +209,18 @@ def outputs_without_noise(network: nn.Module, x: Tensor) -> Tensor:
     Traceback (most recent call last):
     sparsebnn.checks.InvalidInput: The 'network' of train must be free of ... Got a call of bernoulli ...
     """
-    generators = _Generators(x.device)
-    outputs: Tensor = copy.deepcopy(network)(x)
+    generators = _Generators(tree_leaves(x)[0].device)
+    outputs = call(copy.deepcopy(network), x)
     if generators.have_moved():
         _refuse_what_draws(network, x)
     return outputs
 
 
-def _refuse_what_draws(network: nn.Module, x: Tensor) -> None:
-    got, watch = "", _Watch(x.device)
+def _refuse_what_draws(network: nn.Module, x: Any) -> None:
+    got, watch = "", _Watch(tree_leaves(x)[0].device)
     try:
         with watch:
-            copy.deepcopy(network)(x)
+            call(copy.deepcopy(network), x)
     except Exception:  # not every operation can be watched
         got = "some that are drawn in its forward"
     if watch.name:

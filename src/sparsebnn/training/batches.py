@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from sparsebnn.nn.networks import as_input
 from sparsebnn.random import noise as counter
 from sparsebnn.training.objective import Batch
 
-_ORDER, _SHIFT = counter.stream_id("order"), counter.stream_id("shift")
+ORDER, _SHIFT = counter.stream_id("order"), counter.stream_id("shift")
 
 
 def targets_of(data: Any) -> Tensor:
@@ -39,6 +39,7 @@ class Batches:
     y: Tensor
     weight: Tensor | None
     size: int
+    streamed: ClassVar[bool] = False
 
     @classmethod
     def of(
@@ -81,6 +82,10 @@ class Batches:
         return self.x.shape[0]
 
     @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    @property
     def per_epoch(self) -> int:
         """How many batches make an epoch."""
         return -(-self.rows // self.size)
@@ -88,7 +93,7 @@ class Batches:
     def order(self, seeds: Tensor, epoch: int, shuffle: bool) -> Tensor:
         """``(K, per_epoch · size)`` row numbers of an epoch, filled up at the end by rows of weight 0."""
         if shuffle:
-            order = counter.permutations(seeds, _ORDER, epoch, self.rows)
+            order = counter.permutations(seeds, ORDER, epoch, self.rows)
         else:
             order = torch.arange(self.rows, device=self.x.device).expand(len(seeds), -1)
         short = self.per_epoch * self.size - self.rows

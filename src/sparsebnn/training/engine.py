@@ -23,12 +23,13 @@ from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import SILENT, captured, fast_step
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
-from sparsebnn.training.objective import Batch, Parts
+from sparsebnn.training.objective import Batch, Parts, first_of
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 if TYPE_CHECKING:
     from sparsebnn.training.parallel import Shard
+    from sparsebnn.training.streams import Stream
 
 _log = logging.getLogger("sparsebnn")
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -48,7 +49,7 @@ class Engine:
     def __init__(
         self,
         replicates: Replicates,
-        batches: Batches,
+        batches: Batches | Stream,
         settings: Settings,
         per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
         mode: str = "auto",
@@ -60,7 +61,7 @@ class Engine:
         batches.check_shift(settings.shift)
         self.groups = sorted({settings.group_of(name) for name in replicates.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicates.trained}
-        self.device = batches.x.device
+        self.device = batches.device
         self.varied = {
             name: check_tensor(v, f"per_replicate[{name}]", "train", torch.float64)
             for name, v in (per_replicate or {}).items()
@@ -80,13 +81,13 @@ class Engine:
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
             "second": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
-            "data": batches.tensors(),
+            "data": self._data_tensors(),
             "loop": self._loop_tensors(),
         }
         keep_freed_memory(self.device.type)
         self.compile_seconds = 0.0
         self.culprits: dict[int, str] = {}
-        rows = self._batch(self.state).x[0]
+        rows = first_of(self._batch(self.state).x)
         replicates.measure(rows)
         if shard is not None:
             replicates.parts = shard.noise_parts(replicates.objective.network, rows)
@@ -95,6 +96,13 @@ class Engine:
         self.mode = "eager" if shard is not None else chosen_mode(mode, replicates, self.device, steps)
         self._advance: Callable[[], Any] = self._eager_step
 
+    def _data_tensors(self) -> dict[str, Tensor]:
+        """All rows, or room for the current batch of a stream."""
+        if isinstance(self.batches, Batches):
+            return self.batches.tensors()
+        first, end = self._own_rows()
+        return self.batches.buffers(len(self.replicates), end - first)
+
     def _loop_tensors(self) -> dict[str, Tensor]:
         k, layers = len(self.replicates), len(self.replicates.objective.layer_names)
         dtype, device, batches = self.replicates.dtype, self.device, self.batches
@@ -102,12 +110,13 @@ class Engine:
         def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        each = k, batches.per_epoch * batches.size
+        in_memory = isinstance(batches, Batches)
+        each = k, batches.per_epoch * batches.size if in_memory else 0
         moves = {"shifts": zeros(*each, 2, dtype=torch.int64)} if self.settings.shift else {}
         return {
             **moves,
             "order": zeros(*each, dtype=torch.int64),
-            "masks": batches.masks(dtype),
+            "masks": batches.masks(dtype) if isinstance(batches, Batches) else zeros(0),
             "offsets": torch.arange(*self._own_rows(), device=device),
             "position": zeros(dtype=torch.int64),
             "step": zeros(dtype=torch.int64),
@@ -136,6 +145,8 @@ class Engine:
     def _batch(self, state: State) -> Batch:
         """The current batch of every replicate, ``(K, size, …)``."""
         loop = state["loop"]
+        if not isinstance(self.batches, Batches):
+            return self.batches.current(state["data"])
         places = loop["position"] * self.batches.size + loop["offsets"]
         index = loop["order"].index_select(1, places)
         shifts = loop["shifts"].index_select(1, places) if "shifts" in loop else None
@@ -255,10 +266,13 @@ class Engine:
         """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
         if position == 0:
             self._steer(epoch)
-        order = self.batches.order(self.replicates.seed_tensor, epoch, self.settings.shuffle)
-        self["order"].copy_(order)
-        if self.settings.shift:
-            self["shifts"].copy_(self.batches.shifts(self.replicates.seed_tensor, epoch, self.settings.shift))
+        seeds = self.replicates.seed_tensor
+        if isinstance(self.batches, Batches):
+            self["order"].copy_(self.batches.order(seeds, epoch, self.settings.shuffle))
+            if self.settings.shift:
+                self["shifts"].copy_(self.batches.shifts(seeds, epoch, self.settings.shift))
+        else:
+            self.batches.begin(seeds, epoch, self.settings.shuffle, position, self._own_rows())
         one = torch.ones(len(self.replicates), dtype=torch.float64)
         rates = []
         for group in self.groups:
@@ -296,6 +310,9 @@ class Engine:
     def run(self, steps: int) -> None:
         """Advance by that many steps of the epoch."""
         for _ in range(steps):
+            if not isinstance(self.batches, Batches):
+                share = 1.0 if self.shard is None else self.shard.share
+                self.batches.advance(self.state["data"], share)
             self._advance()
 
 

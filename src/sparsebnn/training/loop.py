@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,13 +30,14 @@ from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.callbacks import Callback, Epoch, Stopped
 from sparsebnn.training.devices import device_of, matmul_precision
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective
+from sparsebnn.training.objective import Objective, first_of
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from sparsebnn.training.parallel import Shard
+    from sparsebnn.training.streams import Stream
 
 
 class Run:
@@ -96,7 +98,7 @@ class Run:
 
 def train(
     network: nn.Module,
-    data: tuple[Tensor, ...],
+    data: Any,
     *,
     likelihood: str | likelihoods.Likelihood = "categorical",
     settings: Settings = RECOMMENDED,
@@ -113,6 +115,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     parallel: str = "auto",
+    n_data: int | None = None,
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
@@ -121,7 +124,10 @@ def train(
     Parameters
     ----------
     network : any module with Bayesian layers.
-    data : ``(x, y)`` or ``(x, y, weight)``. Rows of uint8 are pixels and divided by 255.
+    data : ``(x, y)`` or ``(x, y, weight)`` as tensors or arrays; x may be a tuple or a dict of them, for a
+        network of several inputs. Rows of uint8 are pixels and divided by 255. Memory-mapped arrays and a
+        ``Dataset`` are read in the background, row by row, with the same guarantees; a ``DataLoader`` or an
+        ``IterableDataset`` gives all replicates the batches it likes.
     likelihood : ``"categorical"``, ``"bernoulli"``, ``"gaussian"`` or a likelihood object.
     settings : how to train. The default is 100 epochs at temperature 0.03 (a tempered posterior;
         ``Settings(temperature=1)`` is the Bayes posterior), with warm-up and a larger rate for inclusion
@@ -147,6 +153,7 @@ def train(
         a part of every batch, with the result of one process up to rounding; ``"replicates"`` gives it some
         of the replicates, and the run holds these alone; ``"none"`` ignores the group. The first process
         writes the checkpoints.
+    n_data : the number of rows N of an iterable data set.
 
     Ctrl-C raises :class:`~sparsebnn.training.Interrupted`. Like every exception that ends training early, it
     has the run so far as its attribute ``run``.
@@ -171,14 +178,25 @@ def train(
 
         seeds, per_replicate, start, folder = own_replicates(seeds, per_replicate, start, folder)
     listed = check_options(settings, callbacks, per_replicate, checkpoint_seconds)
-    form = likelihood_of(likelihood, data)
-    batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
+    source = None
+    if type(data) is not tuple or not all(type(one) in (Tensor, np.ndarray) for one in data) or n_data:
+        from sparsebnn.training.streams import Stream, source_of
+
+        source = source_of(data, settings.batch_size, n_data)
+    batches: Batches | Stream
+    if source is None:
+        form = likelihood_of(likelihood, data)
+        batches = Batches.of(data, form, settings.batch_size, where, dtype, network)
+    else:
+        form = likelihood_of(likelihood, source.targets())
+        batches = Stream(source, form, settings.batch_size, where, dtype, network)
+        batches.check_guarantees(len(seeds), folder is not None, sharing == "rows")
     objective = Objective(network, form, batches.rows)
     shard: Shard | None = None
     if sharing == "rows":
         from sparsebnn.training.parallel import Shard
 
-        shard = Shard(batches.size)
+        shard = Shard(batches.size, form)
         folder = folder if shard.rank == 0 else None
     of_settings = ("temperature", "target_density")
     of_rates = {
@@ -205,16 +223,23 @@ def train(
             trainer.run()
         finally:
             run.finished = True
+            if not isinstance(batches, Batches):
+                batches.close()
     return run
 
 
-def _check_outputs(replicates: Replicates, batches: Batches, form: likelihoods.Likelihood) -> None:
+def _check_outputs(replicates: Replicates, batches: Batches | Stream, form: likelihoods.Likelihood) -> None:
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
-    index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
-    x = gather(batches.tensors(), index, torch.ones(1, dtype=replicates.dtype, device=index.device)).x
+    if isinstance(batches, Batches):
+        index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
+        x = gather(batches.tensors(), index, torch.ones(1, dtype=replicates.dtype, device=index.device)).x
+    else:
+        x = first_of(batches.current(batches.buffers(1, 1)).x)
     with torch.no_grad(), collect_kl(NoiseCounter()) as opened:
         opened.reused = []
         outputs = outputs_without_noise(replicates.objective.network, x)
+    if not isinstance(outputs, Tensor) or form.any_shape:
+        return  # the likelihood's own affair
     wanted = form.n_outputs(batches.y)
     if outputs.dim() != 2 or outputs.shape[1] != wanted:
         expected = f"a network of {wanted} outputs, which the {type(form).__name__} likelihood reads"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_, tree_unflatten
 
 from sparsebnn.checks import check_count
 from sparsebnn.likelihoods import Likelihood
@@ -33,7 +33,7 @@ except ImportError:  # internals of PyTorch may move
 class Batch(NamedTuple):
     """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""
 
-    x: Tensor
+    x: Any  # a tensor, or a tuple or a dict of tensors
     y: Tensor
     weight: Tensor
     rows: Tensor
@@ -46,6 +46,11 @@ class Parts(NamedTuple):
     nll: Tensor
     kl: Tensor
     kl_by_layer: Tensor
+
+
+def first_of(x: Any) -> Any:
+    """Inputs of the first replicate: of one tensor, or of each in a tuple or a dict."""
+    return x[0] if isinstance(x, Tensor) else tree_map(lambda one: one[0], x)
 
 
 class Objective(nn.Module):

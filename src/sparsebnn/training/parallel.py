@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.likelihoods import Cox, Likelihood
 from sparsebnn.nn.passes import PosteriorPass, measure
 from sparsebnn.random.noise import NoiseCounter, NoisePart
 from sparsebnn.training.checkpoint import CheckpointError
@@ -30,8 +32,12 @@ T = TypeVar("T")
 class Shard:
     """What one process of a group does: which rows are its own, and how results are added up."""
 
-    def __init__(self, size: int, group: Any = None) -> None:
+    def __init__(self, size: int, likelihood: Likelihood, group: Any = None) -> None:
         self.group = group
+        if any(isinstance(part, Cox) for part in likelihood.modules()):
+            advice = "Use parallel='replicates', or another survival likelihood."
+            expected = "one of single rows where processes share a batch"
+            raise invalid("likelihood", "train", expected, type(likelihood).__name__, advice)
         self.rank, self.processes = dist.get_rank(group), dist.get_world_size(group)
         if size < self.processes:
             advice = "Use a larger batch_size, fewer processes, or parallel='replicates'."
@@ -112,14 +118,15 @@ class Shard:
         for tensor in tensors.values():
             dist.broadcast(tensor.data, src=0, group=self.group)
 
-    def noise_parts(self, network: nn.Module, x: Tensor) -> tuple[NoisePart, NoisePart]:
+    def noise_parts(self, network: nn.Module, x: Any) -> tuple[NoisePart, NoisePart]:
         """Which normal and which logistic numbers of the whole batch's noise belong to these rows.
 
         The network runs on these rows and on one more: noise that grows belongs to rows, the rest is shared.
         """
-        few, more = _requests(network, x), _requests(network, torch.cat([x, x[:1]]))
+        few, more = _requests(network, x), _requests(network, tree_map(lambda t: torch.cat([t, t[:1]]), x))
+        device = tree_leaves(x)[0].device
         index: dict[str, list[Tensor]] = {"normal": [], "logistic": []}
-        rows, at = len(x), {"normal": 0, "logistic": 0}
+        rows, at = self.end - self.first, {"normal": 0, "logistic": 0}
         for (kind, shape), (_, grown) in zip(few, more):
             start, count = at[kind], math.prod(shape)
             if shape == grown:
@@ -135,7 +142,7 @@ class Shard:
             at[kind] += per_row * self.size
         made = []
         for kind in ("normal", "logistic"):
-            own = torch.cat([torch.empty(0, dtype=torch.int64), *index[kind]]).to(x.device)
+            own = torch.cat([torch.empty(0, dtype=torch.int64), *index[kind]]).to(device)
             made.append(NoisePart.of(own, at[kind]))
         return made[0], made[1]
 
@@ -156,7 +163,7 @@ class _Log(NoiseCounter):
         return super().logistic(shape, like)
 
 
-def _requests(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, ...]]]:
+def _requests(network: nn.Module, x: Any) -> list[tuple[str, tuple[int, ...]]]:
     log = _Log()
     measure(network, x, PosteriorPass, log)
     return log.asked

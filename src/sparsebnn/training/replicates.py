@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import NoiseBuffer, NoisePart, NoiseSize
-from sparsebnn.training.objective import Batch, Objective, Parts, grad_and_value
+from sparsebnn.training.objective import Batch, Objective, Parts, first_of, grad_and_value
 
 LOGITS = "inclusion_logit"
 _NORMAL = counter.stream_id("training normal")
@@ -127,7 +128,7 @@ class Replicates:
                 owner, last = _owner_of(self.objective, name)
                 owner.register_buffer(last, self.varied[name][0])
 
-    def measure(self, x: Tensor) -> NoiseSize:
+    def measure(self, x: Any) -> NoiseSize:
         """Find out how much noise a step on a batch like ``x`` takes, and remember it."""
         if len(self) > 1:
             for name, parameter in self.objective.named_parameters():
@@ -170,7 +171,7 @@ class Replicates:
             trained: dict[str, Tensor],
             frozen: dict[str, Tensor],
             varied: dict[str, Tensor],
-            x: Tensor,
+            x: Any,
             y: Tensor,
             weight: Tensor,
             scale: Tensor,
@@ -194,7 +195,7 @@ class Replicates:
         self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Parts]:
         """As :meth:`gradients` for one replicate, without the machinery."""
-        one = Batch(batch.x[0], batch.y[0], batch.weight[0], batch.rows)
+        one = Batch(first_of(batch.x), batch.y[0], batch.weight[0], batch.rows)
         parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
         named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
         # A parameter that the network does not use has a gradient of 0, as it has among several.

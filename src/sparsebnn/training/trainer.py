@@ -23,6 +23,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.nn.networks import bayesian_layers, described
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training import checkpoint
+from sparsebnn.training.batches import Batches
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
 from sparsebnn.training.checkpoint import Writes
 from sparsebnn.training.engine import Engine
@@ -126,20 +127,27 @@ class Trainer:
         settings = {n: v for n, v in dataclasses.asdict(self._run.settings).items() if n in named}
         shapes = {n: list(t.shape) for n, t in self.engine.replicates.parameters.items()}
         replicates = self.engine.replicates
-        batches = self.engine.batches
         return {
             "architecture": shapes,
             "modules and their options": _fingerprint(described(replicates.objective.network)),
             "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
-            "rows": batches.rows,
-            "targets": _digest({"y": batches.y}),
-            "inputs or weights": _digest(batches.tensors()),
+            "rows": self.engine.batches.rows,
+            **self._data_signature(),
             "priors and other buffers": _digest({**replicates.shared, **replicates.varied}),
             "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
             "likelihood": repr(replicates.objective.likelihood),
             "seeds": self._run.seeds,
             "starting values": _digest(replicates.parameters),
         }
+
+    def _data_signature(self) -> dict[str, str]:
+        batches = self.engine.batches
+        if isinstance(batches, Batches):
+            return {
+                "targets": _digest({"y": batches.y}),
+                "inputs or weights": _digest(batches.tensors()),
+            }
+        return batches.signature()
 
     def _save(self, consequence: str = "Training continues and tries again.") -> bool:
         """Write a checkpoint; whether that worked. If not, the log says so."""
