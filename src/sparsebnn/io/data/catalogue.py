@@ -95,7 +95,7 @@ def verify(name: str, arrays: Arrays, path: Path) -> Arrays:
 
 
 def digits() -> Dataset:
-    """The digits of scikit-learn: 1797 images of 8×8 pixels, divided by 16. A fixed quarter is the test part."""
+    """The digits of scikit-learn: 1797 images of 8×8 pixels, divided by 16; a fixed quarter is for tests."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

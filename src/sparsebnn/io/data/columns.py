@@ -14,6 +14,7 @@ from sparsebnn.io.files import atomic_write
 
 __all__ = ["memory_mapped"]
 
+_KINDS = (".parquet", ".arrow", ".ipc", ".feather")
 _ROWS = 200_000  # converted at a time
 
 
@@ -30,7 +31,7 @@ def memory_mapped(
     except ImportError as error:
         raise ImportError("Reading tables needs polars: pip install 'sparsebnn[cli]'") from error
     source, where = Path(path), Path(folder)
-    kind = check_choice(source.suffix.lower(), (".parquet", ".arrow", ".ipc", ".feather"), "path", "memory_mapped")
+    kind = check_choice(source.suffix.lower(), _KINDS, "path", "memory_mapped")
     table = polars.scan_parquet(source) if kind == ".parquet" else polars.scan_ipc(source)
     schema = table.collect_schema()
     for name in (*inputs, target):
