@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ from sparsebnn.app.commands import progress, running
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed, spellings
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import Encoder, Table
+from sparsebnn.estimators import Encoder, SparseBNNRegressor, Table
 
 QUICK = ["--epochs", "8", "--replicates", "2", "--quiet"]
 
@@ -87,6 +88,19 @@ def test_predicting_from_standard_input_to_a_file(run):
 def test_info_says_what_the_model_is(run):
     assert "SparseBNNClassifier: 2 classes: Yes, no" in call("info", run / "run").output
     assert json.loads(call("info", run / "run", "--json").output)["class"] == "SparseBNNClassifier"
+
+
+def test_a_small_model_is_a_formula(run, tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    options = {"replicates": 1, "hidden": (), "epochs": 20, "random_state": 0}
+    path = SparseBNNRegressor(**options).fit(x, 2 * x[:, 0] + 1).save(tmp_path / "model.safetensors")
+    assert call("info", path, "--formula").output.startswith("target = ")
+    query = call("info", path, "--formula", "--as", "sql").output.removeprefix("target = ")
+    with sqlite3.connect(":memory:") as base:
+        (value,) = base.execute(f"SELECT {query} FROM (SELECT 1.0 AS x0, 0.5 AS x1)").fetchone()
+    assert value == pytest.approx(3.0, abs=0.5)
+    refused(call("info", run / "run", "--formula"), "active weights")
+    refused(call("info", path, "--formula", "--as", "word"), "--as")
 
 
 def test_an_existing_folder_is_kept_without_force(run):

@@ -183,7 +183,13 @@ def _app() -> Any:
                 print(f"{printable(path)}: {size / 1000:,.0f} kB")
 
     @app.command()
-    def info(model: Path = saved, json_: bool = as_json, debug: bool = debugging) -> None:
+    def info(
+        model: Path = saved,
+        json_: bool = as_json,
+        formula: bool = typer.Option(False, "--formula", help="Print a small model as an equation."),
+        form: str = typer.Option("text", "--as", help="Of the formula: text, latex, sql or sympy."),
+        debug: bool = debugging,
+    ) -> None:
         """Describe a saved model and the columns it uses.
 
         Example: sparsebnn info run
@@ -191,6 +197,9 @@ def _app() -> Any:
         with _all_errors_in_one_line(debug):
             from sparsebnn.app.commands import running
 
+            if formula:
+                print("\n".join(map(printable, running.equation(model, form).split("\n"))))
+                return
             header, summary = running.info(model)
             print(json.dumps(header) if json_ else "\n".join(map(printable, summary.split("\n"))))
 

@@ -124,7 +124,7 @@ def _of_estimator(model: Any, kind: str, n_draws: int | None, seed: int | None, 
     draws = _each(kind, n_draws, model.n_draws, len(model.networks_))
     columns = tuple(model._encoder.columns)
     networks = list(model._ensemble.doubled())
-    row = torch.zeros(1, networks[0][0].in_features, dtype=torch.float64)
+    row = torch.zeros(1, max(1, len(model._encoder.input_names)), dtype=torch.float64)
     chosen = model._seed if seed is None else seed
     made = predictor_of(networks, head, row, model=kind, n_draws=draws, seed=chosen)
     return Exported(

@@ -248,3 +248,15 @@ def info(model: Path) -> tuple[dict[str, Any], str]:
     """The header and the summary of a saved model."""
     summary = _loaded(model).summary()
     return persistence.header(_model_file(model)), summary
+
+
+def equation(model: Path, form: str) -> str:
+    """A saved model as a formula: ``text``, ``latex``, ``sql`` or ``sympy``."""
+    from sparsebnn.deploy import formula
+
+    check_choice(form, ("text", "latex", "sql", "sympy"), "--as", "info")
+    found = formula(_loaded(model))
+    if form in ("text", "latex"):
+        return str(found if form == "text" else found.latex(6))
+    written = found.sql() if form == "sql" else found.sympy()
+    return "\n".join(f"{name} = {each}" for name, each in written.items())

@@ -1,0 +1,234 @@
+"""Formulas compute what the median model does: text, LaTeX, SymPy and SQL are evaluated."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pytest
+import sympy
+import torch
+
+import sparsebnn
+from contracts.members import generator
+from sparsebnn.checks import InvalidInput
+from sparsebnn.deploy import formula
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian
+from sparsebnn.nn.compaction import compact, median_weights
+
+CLOSE = 1e-5
+
+
+def small(sizes, seed, share=0.35, **options):
+    """A network of a few dozen weights."""
+    network = sparsebnn.mlp(sizes, **options)
+    g = generator(seed)
+    with torch.no_grad():
+        for name, p in network.named_parameters():
+            if name.endswith("inclusion_logit"):
+                p.copy_(torch.where(torch.rand(p.shape, generator=g) < share, 4.0, -4.0))
+            elif name.endswith(".mean"):
+                p.copy_(torch.randn(p.shape, generator=g))
+    return network.eval()
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+FUNCTIONS = {
+    "relu": lambda x: max(0.0, x),
+    "tanh": math.tanh,
+    "sigmoid": sigmoid,
+    "exp": math.exp,
+    "clip": lambda x, low, high: min(max(x, low), high),
+    "pick": lambda x, numbers, other, missing: missing if x is None else numbers.get(x, other),
+}
+
+
+def by_text(text, row):
+    """Each line in turn; names in backquotes are looked up as they are."""
+    known, lines = dict(row), text.splitlines()
+    if lines[-1].startswith("if missing: "):
+        for pair in lines.pop().removeprefix("if missing: ").split(", "):
+            name, _, value = pair.rpartition(" = ")
+            if known[name.strip("`")] is None:
+                known[name.strip("`")] = float(value)
+    found = {}
+    for line in lines:
+        left, _, right = line.partition(" = ")
+        code = re.sub(r"missing\(`?([^`)]*)`?\)", lambda m: str(float(row[m[1]] is None)), right)
+        code = re.sub(r"`([^`]*)`", lambda m: f"_known[{m[1]!r}]", code)
+        found[left] = known[left] = eval(code, {**FUNCTIONS, **known, "_known": known})
+    return found
+
+
+BRACED = r"\{((?:[^{}]|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})*)\}"
+
+
+def by_latex(text, row):
+    """A reader of the LaTeX that formulas of numbers use."""
+    known = dict(row)
+    found = {}
+
+    def name(m):
+        return f"_known[{m[1].replace('~', ' ').replace(chr(92), '')!r}]"
+
+    for line in text.splitlines()[1:-1]:
+        left, _, right = line.removesuffix(r" \\").partition(" &= ")
+        code = right
+        while r"\frac" in code:
+            code = re.sub(rf"\\frac{BRACED}{BRACED}", r"((\1)/(\2))", code)
+        code = re.sub(r"e\^\{((?:[^{}]|\{[^{}]*\})*)\}", r"exp(\1)", code)
+        code = re.sub(r" \\cdot 10\^\{(-?\d+)\}", r"*10**(\1)", code)
+        code = re.sub(r"\\mathrm\{((?:[^{}\\]|\\.)*)\}", name, code).replace(r" \, ", "*")
+        code = re.sub(r"h_\{(\d+)\}", r"_known['h\1']", code)
+        code = code.replace(r"\left", "").replace(r"\right", "").replace(r"\max", "max")
+        code = code.replace(r"\tanh", "tanh").replace(r"\sigma", "sigmoid")
+        label = re.sub(r"h_\{(\d+)\}", r"h\1", left)
+        label = re.sub(r"\\mathrm\{(.*)\}", r"\1", label).replace("~", " ").replace("\\", "")
+        found[label] = known[label] = eval(code, {**FUNCTIONS, "_known": known})
+    return found
+
+
+def by_sympy(expressions, row):
+    values = {sympy.Symbol(name, real=True): value for name, value in row.items()}
+    return {name: float(sympy.sympify(e).xreplace(values).evalf()) for name, e in expressions.items()}
+
+
+def by_sqlite(expressions, frame):
+    with sqlite3.connect(":memory:") as base:
+        frame.to_sql("rows", base, index=False)
+        found = base.execute(f"SELECT {', '.join(expressions.values())} FROM rows").fetchall()
+    return [dict(zip(expressions, each)) for each in found]
+
+
+def wanted(network, form, x):
+    y = compact(network).network(x).detach()
+    if isinstance(form, Gaussian):
+        return {f"target {i}" if y.shape[1] > 1 else "target": y[:, i] for i in range(y.shape[1])}
+    if isinstance(form, Bernoulli):
+        return {"log odds of 1": y[:, 0], "P(1)": torch.sigmoid(y[:, 0])}
+    probs = torch.softmax(y, 1)
+    scores = {f"score of {c}": y[:, c] for c in range(y.shape[1])}
+    return {**scores, **{f"P({c})": probs[:, c] for c in range(y.shape[1])}}
+
+
+FORMS = [lambda: Categorical(3), Bernoulli, lambda: Gaussian(1, std=0.3), lambda: Gaussian(2, std=0.3)]
+
+
+@pytest.mark.parametrize("seed", range(54))
+def test_all_four_forms(seed):
+    form = FORMS[seed % 4]()
+    outputs = {0: 3, 1: 1, 2: 1, 3: 2}[seed % 4]
+    sizes = [4, 3, outputs] if seed % 3 else [3, 3, 2, outputs]
+    activation = ("relu", "sigmoid", "tanh")[seed // 2 % 3]
+    network = small(sizes, seed, input_skip=seed % 5 < 3, activation=activation)
+    x = torch.randn(4, sizes[0], generator=generator(seed))
+    names = ["age", "dose", "body mass", "x_3"][: sizes[0]]
+    found = formula(network, names=names, likelihood=form)
+    layers = [layer for _, layer in sparsebnn.nn.bayesian_layers(network)]
+    included = sum(int((median_weights(layer)[0] != 0).sum()) for layer in layers)
+    assert found.n_weights == compact(network).nonzero <= included
+    goal = wanted(network, form, x)
+    frame = pd.DataFrame(x.numpy(), columns=names)
+    text, latex, symbols = found.text(), found.latex(), found.sympy()
+    in_sql = by_sqlite(found.sql(), frame)
+    for i, row in enumerate(frame.to_dict("records")):
+        for values in (by_text(text, row), by_latex(latex, row), by_sympy(symbols, row), in_sql[i]):
+            for name, value in goal.items():
+                assert values[name] == pytest.approx(float(value[i]), abs=CLOSE, rel=CLOSE)
+
+
+RANDOM = np.random.default_rng(0)
+ROWS = 160
+TABLE = pd.DataFrame(
+    {
+        "size of it": RANDOM.normal(2000.0, 30.0, ROWS),
+        "kind": RANDOM.choice(["flat", "it's a house", "hut"], ROWS),
+        "new": RANDOM.choice(["yes", "no"], ROWS),
+        "height": RANDOM.normal(0.0, 1.0, ROWS),
+    }
+)
+TABLE.loc[RANDOM.random(ROWS) < 0.2, "height"] = None
+TABLE.loc[RANDOM.random(ROWS) < 0.2, "kind"] = None
+PRICE = (
+    0.05 * (TABLE["size of it"] - 2000)
+    + 2.0 * (TABLE["kind"] == "hut")
+    + 3.0 * TABLE["height"].isna()
+    + 1.5 * (TABLE["new"] == "yes")
+).to_numpy()
+
+
+@pytest.fixture(scope="module", params=["two", "three", "numbers"])
+def fitted(request):
+    options = {"replicates": 1, "epochs": 40, "random_state": 0, "hidden": (6,), "target_density": 0.3}
+    if request.param == "numbers":
+        return SparseBNNRegressor(**options).fit(TABLE, PRICE)
+    ends = [0.5, np.inf] if request.param == "two" else [0.3, 0.7, np.inf]
+    labels = np.array(["low", "mid", "high"])[np.searchsorted(np.quantile(PRICE, ends[:-1]), PRICE)]
+    return SparseBNNClassifier(**options).fit(TABLE, labels)
+
+
+def test_raw_columns_of_an_estimator(fitted):
+    """Standardization, levels, unknown levels and missing values are in the formula."""
+    rows = TABLE[:25].copy()
+    rows.loc[0, "kind"], rows.loc[1, "new"], rows.loc[2, "new"] = "castle", "maybe", None
+    rows.loc[3, "size of it"] = None
+    found = formula(fitted, most=200)
+    x = torch.from_numpy(fitted._encoder.transform(sparsebnn.estimators.Table.of(rows))).float()
+    outputs = compact(fitted.networks_[0]).network(x).detach().double()
+    if hasattr(fitted, "classes_"):
+        outputs = fitted.logit_scale_ * outputs
+        yes = torch.sigmoid(outputs)
+        probs = torch.cat([1 - yes, yes], 1) if outputs.shape[1] == 1 else torch.softmax(outputs, 1)
+        goal = {f"P({name})": probs[:, k] for k, name in enumerate(fitted.classes_)}
+    else:
+        goal = {"target": outputs[:, 0] * fitted._y_std[0] + fitted._y_mean[0]}
+    in_sql = by_sqlite(found.sql(), rows)
+    text = found.text(12)
+    for i, row in enumerate(rows.astype(object).where(rows.notna(), None).to_dict("records")):
+        symbols = dict(row)
+        for name, column in zip(rows, fitted._encoder.columns):
+            symbols[f"{name}_missing"] = float(row[name] is None)
+            levels = (*column.levels, column.reference)
+            symbols |= {f"{name}={level}": float(row[name] == level) for level in levels}
+            if column.kind == "number" and row[name] is None:
+                symbols[name] = found.fills.get(name, 0.0)
+        numbers = {k: v for k, v in symbols.items() if isinstance(v, float)}
+        for values in (by_text(text, row), in_sql[i], by_sympy(found.sympy(), numbers)):
+            for name, value in goal.items():
+                if name in values:
+                    assert values[name] == pytest.approx(float(value[i]), abs=2e-5, rel=2e-5)
+        assert set(goal) & set(in_sql[i])
+
+
+def test_replicates_are_averaged():
+    x, y = torch.randn(60, 2, generator=generator(0)), torch.arange(60) % 2
+    settings = sparsebnn.Settings(epochs=2)
+    options = {"settings": settings, "replicates": 2, "progress": False, "likelihood": "bernoulli"}
+    run = sparsebnn.train(sparsebnn.mlp([2, 2, 1]), (x, y), **options)
+    probs = torch.stack([torch.sigmoid(compact(n).network(x[:3])) for n in run.networks]).mean(0).detach()
+    found = by_sqlite(formula(run, most=200).sql(), pd.DataFrame(x[:3].numpy(), columns=["x0", "x1"]))
+    assert [row["P(1)"] for row in found] == pytest.approx(probs[:, 0].tolist(), abs=CLOSE)
+
+
+def test_refusals():
+    network = small([20, 30, 1], 0, share=1.0)
+    with pytest.raises(InvalidInput, match=r"at most 60 active weights. Got one of 630 .*target_density"):
+        formula(network)
+    with pytest.raises(InvalidInput, match="'names' of formula"):
+        formula(small([3, 1], 0), names=["a"])
+    with pytest.raises(InvalidInput, match="'model' of formula"):
+        formula(sparsebnn.lenet())
+    dated = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=60)})
+    options = {"replicates": 1, "epochs": 3, "random_state": 0, "hidden": ()}
+    model = SparseBNNRegressor(**options).fit(dated, np.arange(60.0))
+    with pytest.raises(InvalidInput, match="the date when"):
+        formula(model)
+    with pytest.raises(InvalidInput, match="'dialect' of a formula in SQL"):
+        formula(small([3, 1], 0)).sql("oracle")
