@@ -34,5 +34,6 @@ STUDIES: dict[str, tuple[str, str]] = {
     "across_devices": ("estimators.across_devices", "A model saved on one device, loaded on another."),
     "column_choice": ("estimators.column_choice", "Which columns the estimators keep, with known truth."),
     "density_choice": ("estimators.density_choice", "The estimators' target_density and what it costs."),
+    "survival": ("peers.survival", "Survival analysis next to scikit-survival's methods."),
     "defaults": ("estimators.defaults", "The estimators' defaults against scikit-learn's."),
 }

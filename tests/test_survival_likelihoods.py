@@ -268,7 +268,7 @@ def test_predictions_of_times():
         (PiecewiseExponential([1.0]), [[1.0, 2.0]], "'event'"),
         (DiscreteHazard([1.0]), [[1.0, 1.0, 1.0]], "'entry'"),
         (PiecewiseExponential([1.0]), [[2.0, 1.0, -1.0]], "'entry'"),
-        (Cox(), [[2.0, 1.0, 0.5]], "'y'"),
+        (Cox(), [[2.0, 1.0, 0.5]], "'entry'"),
         (Cox(), [[float("inf"), 1.0]], "'y'"),
     ],
 )

@@ -30,6 +30,7 @@ __all__ = [
     "Settings",
     "SparseBNNClassifier",
     "SparseBNNRegressor",
+    "SparseBNNSurvival",
     "convert",
     "density",
     "export",
@@ -44,7 +45,7 @@ __all__ = [
     "train",
 ]
 
-_ESTIMATORS = ("SparseBNNClassifier", "SparseBNNRegressor")
+_ESTIMATORS = ("SparseBNNClassifier", "SparseBNNRegressor", "SparseBNNSurvival")
 
 
 def __getattr__(name: str) -> Any:

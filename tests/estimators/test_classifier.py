@@ -231,7 +231,7 @@ def test_labels_of_every_type_survive_a_file(labels, tmp_path):
     assert (again.predict(x) == model.predict(x)).all()
 
 
-@pytest.mark.parametrize("version", [1, 4])
+@pytest.mark.parametrize("version", [1, 5])
 def test_files_that_are_not_ours_are_refused(fitted, tmp_path, monkeypatch, version):
     """Of another version or kind, damaged, or foreign; a pickle is never loaded (test_checkpoint.py)."""
     path = tmp_path / "model.safetensors"

@@ -21,6 +21,7 @@ from sparsebnn.estimators.explanation import Effects, Explanation, WhatIf
 from sparsebnn.estimators.persistence import EstimatorError
 from sparsebnn.estimators.regressor import SparseBNNRegressor
 from sparsebnn.estimators.spike_slab import SpikeSlabClassifier, SpikeSlabRegression
+from sparsebnn.estimators.survival import SparseBNNSurvival, StepFunction
 
 __all__ = [
     "ColumnWarning",
@@ -30,8 +31,10 @@ __all__ = [
     "Explanation",
     "SparseBNNClassifier",
     "SparseBNNRegressor",
+    "SparseBNNSurvival",
     "SpikeSlabClassifier",
     "SpikeSlabRegression",
+    "StepFunction",
     "Table",
     "WhatIf",
     "load",
@@ -39,6 +42,6 @@ __all__ = [
 
 
 def load(path: str | Path) -> Any:
-    """Load a classifier or regressor from the file that its ``save`` wrote."""
-    kinds = (SparseBNNClassifier, SparseBNNRegressor)
+    """Load a classifier, regressor or survival model from the file that its ``save`` wrote."""
+    kinds = (SparseBNNClassifier, SparseBNNRegressor, SparseBNNSurvival)
     return persistence.load(Path(path), {kind.__name__: kind for kind in kinds})

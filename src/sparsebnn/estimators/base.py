@@ -62,6 +62,34 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _likelihood(self, y: Tensor) -> Likelihood:
         raise NotImplementedError
 
+    def _output_names(self) -> tuple[str, ...]:
+        """The names of the outputs that ``explain`` explains."""
+        raise NotImplementedError
+
+    def _expected(self, outputs: Tensor) -> Tensor:
+        """What is predicted for every draw, ``(draws, rows, …)``, as ``what_if`` shows it."""
+        raise NotImplementedError
+
+    def _expected_names(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _targets_in_words(self) -> str:
+        raise NotImplementedError
+
+    def _target_record(self) -> dict[str, Any]:
+        """What a saved estimator remembers of its targets; see :meth:`_restore_targets`."""
+        raise NotImplementedError
+
+    def _restore_targets(self, record: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _plan_options(self, rows: int) -> dict[str, Any]:
+        """The parameters that a plan is made from."""
+        return self.get_params()
+
+    def _after_training(self, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
+        """Called when the networks are known, before anything is computed with them."""
+
     def _fit(self, X: Any, prepare: Any, sample_weight: Any, partial: bool = False) -> Any:
         """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes.
 
@@ -128,7 +156,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             callbacks.append(self._held_out(inputs, y, w, seed))
             keep = self._kept_rows
             inputs, y, w = inputs[keep], y[keep], w[keep]
-        plan = planned(self.get_params(), len(inputs), self._task, owner)
+        plan = planned(self._plan_options(len(inputs)), len(inputs), self._task, owner)
         form = self._likelihood(y)
         options: dict[str, Any] = {}
         if self._continued is not None:
@@ -159,7 +187,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 pace = self._pace(plan, template, data, options, rehearse)
                 needed = budget.needed(plan, rows, pace)
                 plan = budget.shortened(
-                    plan, rows, pace, lambda n: planned(self.get_params(), n, self._task, owner)
+                    plan, rows, pace, lambda n: planned(self._plan_options(n), n, self._task, owner)
                 )
                 if plan.train_rows is not None:
                     chosen = np.random.RandomState(seed).permutation(rows)[: plan.train_rows]
@@ -189,7 +217,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         wanted = self.calibrate or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
-        return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification")
+        return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification" and y.dim() == 1)
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
         """Hold out rows for the validation ELBO; ``_kept_rows`` are the training rows."""
@@ -245,6 +273,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         forms = [each.likelihood for each in objectives]
         self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
         self.logit_scale_ = 1.0
+        self._after_training(x, y, weight)
         if self.calibrate and self._fold is not None and not run.stopped:
             with one_thread():
                 self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight, effort)

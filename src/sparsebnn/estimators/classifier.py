@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,32 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
 
-from sparsebnn.checks import check_count, invalid
+from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.plan import share
 from sparsebnn.inference.metrics import entropy
-from sparsebnn.likelihoods import Bernoulli, Categorical, Likelihood
+from sparsebnn.likelihoods import (
+    Bernoulli,
+    Categorical,
+    ClassLikelihood,
+    Likelihood,
+    Multilabel,
+    NoisyCategorical,
+    Ordinal,
+)
 
 __all__ = ["SparseBNNClassifier"]
+
+_OWNER = "SparseBNNClassifier"
 
 
 class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
@@ -48,6 +66,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     calibrate : each replicate leaves out a fifth of the rows, which calibrate the predictions
         (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early stopping.
     class_weight : None, "balanced", or a weight per class.
+    likelihood : "auto"; "ordinal" if the classes, in their sorted order, are ordered; "noisy_categorical" if
+        some labels are wrong. A ``y`` of several columns of 0 and 1 is multilabel.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU if there is no GPU.
     warm_start : ``fit`` continues from the last fit: the same encoding, classes and seed, its networks as the
@@ -92,6 +112,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         patience: int = 5,
         target_density: float | None = None,
         class_weight: Any = None,
+        likelihood: str = "auto",
         calibrate: bool = True,
         n_draws: int = 100,
         device: str = "auto",
@@ -113,6 +134,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self.patience = patience
         self.target_density = target_density
         self.class_weight = class_weight
+        self.likelihood = likelihood
         self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
@@ -141,8 +163,11 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     def _prepare(self, y: Any, classes: Any) -> Any:
         """What ``_fit`` calls to read the targets: codes of labels, weights, notes."""
+        check_choice(self.likelihood, ("auto", "ordinal", "noisy_categorical"), "likelihood", _OWNER)
 
         def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
+            if _is_multilabel(y):
+                return self._several(y, rows), weight, []
             labels = _labels(y)
             check_consistent_length(np.empty(rows), labels)
             if self._continued is None or not self._continued.networks:
@@ -152,27 +177,113 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             if not known.all():
                 expected = f"one of the classes {list(self.classes_)[:10]}"
                 advice = "Fit from the beginning to add classes."
-                raise invalid("y", "SparseBNNClassifier", expected, repr(str(labels[~known][0])), advice)
+                raise invalid("y", _OWNER, expected, repr(str(labels[~known][0])), advice)
             if len(self.classes_) < 2:
                 got = f"1 class ({self.classes_[0]!r})"
                 advice = "Check the labels."
-                raise invalid("y", "SparseBNNClassifier", "of at least 2 classes", got, advice)
+                raise invalid("y", _OWNER, "of at least 2 classes", got, advice)
             if self.class_weight is not None:
                 weight = weight * compute_sample_weight(self.class_weight, labels)
-            dtype = np.float32 if len(self.classes_) == 2 else np.int64
+            self._multilabel = False
+            dtype = np.float32 if isinstance(self._likelihood(torch.empty(0)), Bernoulli) else np.int64
             return torch.from_numpy(codes.astype(dtype)), weight, []
 
         return prepare
 
+    def _several(self, y: Any, rows: int) -> torch.Tensor:
+        """Targets of several labels; ``classes_`` are the names or numbers of the columns."""
+        present = check_array(y, dtype=np.float64, input_name="y")
+        check_consistent_length(np.empty(rows), present)
+        for what in ("likelihood", "class_weight"):
+            if getattr(self, what) not in (None, "auto"):
+                raise invalid(what, _OWNER, "left out if there are several labels", repr(getattr(self, what)))
+        form = Multilabel(present.shape[1])
+        names = np.array([str(c) for c in y.columns], dtype=object) if hasattr(y, "columns") else None
+        if self._continued is None or not self._continued.networks:
+            self._multilabel = True
+            self.classes_ = np.arange(present.shape[1]) if names is None else names
+        elif not self._multilabel or present.shape[1] != len(self.classes_):
+            raise invalid("y", _OWNER, f"of {len(self.classes_)} labels, as before", present.shape[1])
+        return form.prepare(torch.from_numpy(present)).float()
+
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
-        return Bernoulli() if len(self.classes_) == 2 else Categorical(len(self.classes_))
+        count = len(self.classes_)
+        if self._multilabel:
+            return Multilabel(count)
+        if self.likelihood == "noisy_categorical":
+            return NoisyCategorical(count)
+        if count == 2:
+            return Bernoulli()
+        return Ordinal(count) if self.likelihood == "ordinal" else Categorical(count)
+
+    def _output_names(self) -> tuple[str, ...]:
+        form, names = self._likelihoods[0], [str(c) for c in self.classes_]
+        if isinstance(form, Bernoulli):
+            return (f"log odds of {names[1]}",)
+        if isinstance(form, Ordinal):
+            return (f"log odds of a class after {names[0]}",)
+        return tuple(f"log odds of {name}" if self._multilabel else name for name in names)
+
+    def _expected(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self._ensemble.probs(outputs).flatten(0, 1)
+
+    def _expected_names(self) -> tuple[str, ...]:
+        return tuple(map(str, self.classes_))
+
+    def _targets_in_words(self) -> str:
+        kind = "labels" if self._multilabel else "classes"
+        listed = ", ".join(map(printable, self.classes_[:6])) + (" …" if len(self.classes_) > 6 else "")
+        return f"{len(self.classes_)} {kind}: {listed}"
+
+    def _target_record(self) -> dict[str, Any]:
+        listed = [c.item() if isinstance(c, np.generic) else c for c in self.classes_.tolist()]
+        if not all(isinstance(c, str | int | float | bool | None) for c in listed):
+            advice = "Encode the labels as strings or numbers."
+            raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
+        return {"classes": listed, "dtype": self.classes_.dtype.str}
+
+    def _restore_targets(self, record: dict[str, Any]) -> None:
+        self.classes_ = np.array(record["classes"], dtype=np.dtype(record["dtype"]))
+        form = self._likelihoods[0]
+        self._multilabel = isinstance(form, Multilabel)
+        count = getattr(form, "n_labels", None) or getattr(form, "n_classes", 2)
+        if not isinstance(form, ClassLikelihood) or len(self.classes_) != count:
+            raise ValueError("its classes are not those of its likelihood")
 
     def predict_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
-        """``(rows, classes)``: probabilities averaged over draws and replicates."""
+        """``(rows, classes)``: probabilities averaged over draws and replicates.
+
+        With several labels each column is the probability that the label is present.
+        """
         ensemble = self._ensemble_if_fitted()
         parts = [ensemble.probs(outputs).mean((0, 1)) for _, outputs in self._draws(X, model)]
         probs = torch.cat(parts).cpu().numpy()
-        return probs / probs.sum(1, keepdims=True)
+        return probs if self._multilabel else probs / probs.sum(1, keepdims=True)
+
+    def predict_quantiles(
+        self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95), *, model: str = "average"
+    ) -> np.ndarray:
+        """``(rows, classes, levels)``: posterior quantiles of the class probabilities, over draws.
+
+        They say how uncertain the probabilities are; a scalar level has no last axis.
+        """
+        ensemble = self._ensemble_if_fitted()
+        listed = [share(level, "levels", "predict_quantiles") for level in np.atleast_1d(np.asarray(levels))]
+        wanted = torch.tensor(listed, dtype=torch.float64)
+        found = [
+            torch.quantile(ensemble.probs(outputs).flatten(0, 1).double().cpu(), wanted, dim=0)
+            for _, outputs in self._draws(X, model)
+        ]
+        quantiles = np.moveaxis(torch.cat(found, dim=1).numpy(), 0, -1)
+        return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, *, model: str = "average") -> np.ndarray:
+        """``(rows, classes, 2)``: the central credible interval of each class probability.
+
+        :class:`~sparsebnn.estimators.ConformalClassifier` has sets of labels with guaranteed coverage.
+        """
+        tail = 0.5 * (1.0 - share(coverage, "coverage", "predict_interval"))
+        return self.predict_quantiles(X, [tail, 1.0 - tail], model=model)
 
     def _ensemble_if_fitted(self) -> Any:
         check_is_fitted(self)
@@ -182,21 +293,37 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         """Logarithms of :meth:`predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X, model=model), np.finfo(np.float64).tiny))
 
-    def predict(self, X: Any, *, model: str = "average") -> np.ndarray:
-        """The most probable label of each row."""
-        codes = self.predict_proba(X, model=model).argmax(1)
-        return self.classes_[codes]
+    def predict(self, X: Any, return_std: bool = False, *, model: str = "average") -> Any:
+        """The most probable label of each row; with several labels, those with a probability above one half.
+
+        ``return_std`` also returns the posterior standard deviation of its probability, over draws.
+        """
+        ensemble = self._ensemble_if_fitted()
+        means, stds = [], []
+        for _, outputs in self._draws(X, model):
+            each = ensemble.probs(outputs).flatten(0, 1)
+            means.append(each.mean(0))
+            stds.append(each.std(0, correction=0))
+        probs, std = torch.cat(means).cpu().numpy(), torch.cat(stds).cpu().numpy()
+        if self._multilabel:
+            labels = (probs > 0.5).astype(np.int64)
+            return (labels, std) if return_std else labels
+        codes = probs.argmax(1)
+        labels = self.classes_[codes]
+        return (labels, std[np.arange(len(codes)), codes]) if return_std else labels
 
     def predict_uncertainty(self, X: Any, *, model: str = "average") -> dict[str, np.ndarray]:
         """Entropy of each prediction in nats, and the parts of it.
 
         ``entropy`` is the sum of ``aleatoric`` (expected entropy for known weights) and ``epistemic``
-        (uncertainty about the weights).
+        (uncertainty about the weights). With several labels, each has its own.
         """
         ensemble = self._ensemble_if_fitted()
         found = []
         for _, outputs in self._draws(X, model):
             each = ensemble.probs(outputs)
+            if self._multilabel:
+                each = torch.stack([1.0 - each, each], dim=-1)
             total, known = entropy(each.mean((0, 1))), entropy(each).mean((0, 1))
             found.append(torch.stack([total, known, (total - known).clamp_min(0.0)]))
         total, known, rest = torch.cat(found, dim=1).cpu().numpy()
@@ -213,11 +340,26 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         ensemble = self._ensemble_if_fitted()
         parts = [ensemble.probs(outputs).flatten(0, 1) for _, outputs in self._draws(X, model, n_samples)]
         probs = torch.cat(parts, dim=1).cpu().numpy()
+        if self._multilabel:
+            probs = np.stack([1.0 - probs, probs], axis=-1)
         # Alternate between replicates, so that any number of samples uses all of them.
         order = np.arange(len(probs)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
-        uniform = check_random_state(random_state).random_sample((n_samples, probs.shape[1], 1))
+        uniform = check_random_state(random_state).random_sample((n_samples, *probs.shape[1:-1], 1))
         codes = (probs[order].cumsum(-1) < uniform).sum(-1)
+        if self._multilabel:
+            return np.minimum(codes, 1)
         return self.classes_[np.minimum(codes, len(self.classes_) - 1)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _is_multilabel(y: Any) -> bool:
+    shape: Any = getattr(y, "shape", None)
+    shape = np.asarray(y).shape if shape is None else shape
+    return len(shape) == 2 and shape[1] > 1
 
 
 def _labels(y: Any) -> np.ndarray:
@@ -226,7 +368,7 @@ def _labels(y: Any) -> np.ndarray:
     labels = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O" and any(absent(v) for v in labels.tolist()):
         advice = "Drop the rows without a label."
-        raise invalid("y", "SparseBNNClassifier", "free of missing labels", "missing ones", advice)
+        raise invalid("y", _OWNER, "free of missing labels", "missing ones", advice)
     assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     return labels

@@ -66,7 +66,9 @@ class Ensemble:
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities of every draw."""
-        return class_probs(self.logit_scale * outputs, self.likelihoods[0])
+        with torch.no_grad():
+            forms = [copy.deepcopy(form).to(outputs.device).double() for form in self.likelihoods]
+            return torch.stack([class_probs(self.logit_scale * o, form) for o, form in zip(outputs, forms)])
 
     def means_and_stds(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of every draw, ``(replicates · draws, rows, targets)``."""

@@ -24,7 +24,7 @@ from sparsebnn.inference.explanation import (
     interval,
     slopes_of_draws,
 )
-from sparsebnn.likelihoods import Gaussian
+from sparsebnn.likelihoods import Gaussian, StudentT
 
 __all__ = ["Effects", "Explanation", "WhatIf", "effects", "explain", "signed", "what_if"]
 
@@ -64,7 +64,7 @@ def _slopes(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> 
 def _in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """Regression: means only, in units of the target."""
     form = estimator._likelihoods[0]
-    if not isinstance(form, Gaussian):
+    if not isinstance(form, Gaussian | StudentT):
         return estimator.logit_scale_ * values, estimator.logit_scale_ * slopes
     scale, shift = torch.from_numpy(estimator._y_std), torch.from_numpy(estimator._y_mean)
     count = form.n_targets
@@ -79,20 +79,11 @@ def _by_column(estimator: Any, by_input: Tensor) -> Tensor:
     return found.index_add_(2, index, by_input[:, :, : len(index)])
 
 
-def output_names(estimator: Any) -> tuple[str, ...]:
-    """The names of the outputs of an explanation."""
-    if hasattr(estimator, "classes_"):
-        classes = [str(c) for c in estimator.classes_]
-        return (f"log odds of {classes[1]}",) if len(classes) == 2 else tuple(classes)
-    count = len(estimator._y_mean)
-    return ("target",) if count == 1 else tuple(f"target {i}" for i in range(count))
-
-
 def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: str) -> Explanation:
     """Contributions for encoded rows, in chunks that bound the memory."""
     check_count(n_draws, "n_draws", "explain")
     check_level(level, "explain")
-    names = output_names(estimator)
+    names = estimator._output_names()
     chunk = max(1, _BYTES // (8 * (n_draws + len(estimator.networks_)) * x.shape[1] * len(names) * 4))
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, len(x), chunk):
@@ -108,14 +99,14 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: st
 
 def signed(estimator: Any) -> np.ndarray:
     """Which columns have an effect with a sign: one output, and one input not counting that for gaps."""
-    single = len(output_names(estimator)) == 1
+    single = len(estimator._output_names()) == 1
     return np.array([single and len(c.inputs) - c.gaps == 1 for c in estimator._encoder.columns])
 
 
 def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
     """Average effects over encoded rows; see :class:`Effects`."""
     rows = torch.from_numpy(x)
-    budget = _BYTES // (8 * n_draws * x.shape[1] * max(1, len(output_names(estimator))) * 4)
+    budget = _BYTES // (8 * n_draws * x.shape[1] * max(1, len(estimator._output_names())) * 4)
     rows = rows[: max(2, budget)]
     _, slopes = _in_units(estimator, *_slopes(estimator, rows, n_draws))
     columns = estimator._encoder.columns
@@ -158,22 +149,18 @@ def what_if(
         cells[i] = own[np.repeat(at.reshape(-1), len(table))]
     x = estimator._encoder.transform(replace(wide, values=tuple(cells)))
     averaged = _predictions(estimator, x, n_draws, model).unflatten(1, (*mesh[0].shape, -1)).mean(-2)
-    outputs = tuple(map(str, getattr(estimator, "classes_", ()))) or output_names(estimator)
+    outputs = estimator._expected_names()
     mean, low, high = (part.numpy() for part in interval(averaged, level))
     return WhatIf(tuple(column.name for column in learned), outputs, tuple(shown), mean, low, high, level)
 
 
 def _predictions(estimator: Any, x: np.ndarray, n_draws: int, model: str) -> Tensor:
-    """Class probabilities, or means in units of the target: ``(draws, rows, outputs)``."""
+    """Class probabilities, means in units of the target, or risks: ``(draws, rows, outputs)``."""
     ensemble = estimator._ensemble
     each = -(-n_draws // len(estimator.networks_))
     parts = []
     for _, outputs in ensemble.draws(x, each, model, estimator._seed, "cpu"):
-        if hasattr(estimator, "classes_"):
-            parts.append(ensemble.probs(outputs).flatten(0, 1))
-        else:
-            means = ensemble.means_and_stds(outputs)[0]
-            parts.append(means * torch.from_numpy(estimator._y_std) + torch.from_numpy(estimator._y_mean))
+        parts.append(estimator._expected(outputs))
     return torch.cat(parts, 1)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
@@ -14,7 +15,7 @@ from sparsebnn.estimators.explanation import Effects
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.estimators.plan import network as planned_network
 from sparsebnn.io import saving, storage
-from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.likelihoods import Likelihood
 
 __all__ = ["EstimatorError", "header", "load", "save"]
 
@@ -25,7 +26,7 @@ class EstimatorError(storage.StorageError):
 
 _KIND = storage.Kind(
     noun="estimator",
-    version=3,
+    version=4,
     error=EstimatorError,
     if_missing="Check the path, or save a fitted estimator there first.",
     if_damaged="Save the estimator again.",
@@ -55,21 +56,13 @@ def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _targets(estimator: Any) -> dict[str, Any]:
-    if hasattr(estimator, "classes_"):
-        classes = estimator.classes_
-        listed = [_scalar(c) for c in classes.tolist()]
-        if not all(isinstance(c, _PLAIN) for c in listed):
-            advice = "Encode the labels as strings or numbers."
-            raise invalid("classes_", "save", "strings, numbers or truth values", type(listed[0]), advice)
-        return {"classes": listed, "dtype": classes.dtype.str}
-    # The noise of the fit: the parameter may have changed since.
-    return {
-        "mean": estimator._y_mean.tolist(),
-        "std": estimator._y_std.tolist(),
-        "flat": estimator._flat,
-        "noise": estimator._likelihoods[0].noise,
-    }
+def _described(estimator: Any) -> dict[str, Any]:
+    """The likelihood of the fit: parameters of the estimator may have changed since."""
+    described = saving.likelihood_record(estimator._likelihoods[0])
+    if described["options"] is None:
+        advice = "Save the networks with sparsebnn.save instead."
+        raise invalid("likelihood", "save", "one of the library's", described["name"], advice)
+    return described
 
 
 def save(estimator: Any, path: Path) -> Path:
@@ -85,7 +78,8 @@ def save(estimator: Any, path: Path) -> Path:
         "columns": estimator._encoder.record(),
         "notes": list(estimator.notes_),
         "names": None if names is None else [str(name) for name in names],
-        "targets": _targets(estimator),
+        "targets": estimator._target_record(),
+        "likelihood": _described(estimator),
         "plan": estimator.plan_.record(),
         "inputs": estimator.networks_[0][0].in_features,
         "replicates": len(estimator.networks_),
@@ -153,15 +147,8 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
     estimator.effects_ = Effects.of_record(record["effects"])
     estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]
-    targets = record["targets"]
-    if "classes" in targets:
-        estimator.classes_ = np.array(targets["classes"], dtype=np.dtype(targets["dtype"]))
-    else:
-        estimator._y_mean, estimator._y_std = np.array(targets["mean"]), np.array(targets["std"])
-        if not (np.isfinite(estimator._y_mean).all() and (estimator._y_std > 0.0).all()):
-            raise ValueError("its targets need finite means and positive scales")
-        estimator._flat = targets["flat"]
     estimator.networks_, estimator._likelihoods = _networks(estimator, record, tensors, path)
+    estimator._restore_targets(record["targets"])
     estimator.density_ = record["density"]
     estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])
     names = np.array([column.name for column in estimator._encoder.columns], dtype=object)
@@ -171,13 +158,6 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     return estimator
 
 
-def _likelihood(estimator: Any, targets: dict[str, Any]) -> Likelihood:
-    if not hasattr(estimator, "classes_"):
-        return Gaussian(len(estimator._y_mean), targets.get("noise", estimator.noise))
-    count = len(estimator.classes_)
-    return Bernoulli() if count == 2 else Categorical(count)
-
-
 def _networks(
     estimator: Any, record: dict[str, Any], tensors: dict[str, Tensor], path: Path
 ) -> tuple[list[nn.Module], list[Likelihood]]:
@@ -185,10 +165,11 @@ def _networks(
     forms: list[Likelihood] = []
     target: dict[str, Tensor] = {}
     for k in range(record["replicates"]):
-        form = _likelihood(estimator, record["targets"])
-        outputs = 1 if isinstance(form, Bernoulli) else getattr(form, "n_classes", 0)
-        if isinstance(form, Gaussian):
-            outputs = form.n_targets * (2 if form.noise == "heteroscedastic" else 1)
+        learned = _part(tensors, f"{k}/likelihood/")
+        form = saving.likelihood_of_record(record["likelihood"], learned)
+        outputs = form.n_outputs(torch.empty(0))
+        if outputs > path.stat().st_size:
+            raise ValueError(f"it says {outputs} outputs and holds fewer")
         network = planned_network(estimator.plan_, record["inputs"], outputs)
         target |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
         target |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}

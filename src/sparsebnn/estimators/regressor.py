@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,20 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import far_limits, middle_and_std
-from sparsebnn.estimators.ensemble import mixture_quantiles
-from sparsebnn.likelihoods import Gaussian, Likelihood
+from sparsebnn.estimators.observations import Observations
+from sparsebnn.estimators.plan import share
+from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
 
 __all__ = ["SparseBNNRegressor"]
+
+_OWNER = "SparseBNNRegressor"
+_STANDARDIZED = ("gaussian", "student_t")
+_COUNTS = (
+    "poisson",
+    "negative_binomial",
+    "zero_inflated_poisson",
+    "zero_inflated_negative_binomial",
+)
 
 
 class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
@@ -30,6 +41,10 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
         (docs/studies/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
         ``calibrate=True`` helps.
+    likelihood : "gaussian"; "student_t" for targets with outliers; "poisson" or "negative_binomial" for
+        counts, and "zero_inflated_poisson" or "zero_inflated_negative_binomial" for counts with many zeros;
+        or an object of a subclass of :class:`~sparsebnn.likelihoods.Likelihood`. ``noise`` and ``calibrate``
+        are for the Gaussian likelihood.
 
     ``y`` may have several columns and is standardized internally. Attributes as for the classifier.
 
@@ -60,6 +75,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         patience: int = 5,
         target_density: float | None = None,
         noise: str = "learned",
+        likelihood: Any = "gaussian",
         calibrate: bool = False,
         n_draws: int = 100,
         device: str = "auto",
@@ -81,6 +97,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.patience = patience
         self.target_density = target_density
         self.noise = noise
+        self.likelihood = likelihood
         self.calibrate = calibrate
         self.n_draws = n_draws
         self.device = device
@@ -88,21 +105,27 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNRegressor:
-        """Train on rows ``X`` and targets ``y``; a weight of 2 counts as two equal rows."""
-        return self._fit(X, self._prepare(y), sample_weight)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> SparseBNNRegressor:
+        """Train on rows ``X`` and targets ``y``; a weight of 2 counts as two equal rows.
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNRegressor:
+        For counts, ``exposure`` is the time or population that each count comes from; predictions are for an
+        exposure of 1 unless it is passed to them, too.
+        """
+        return self._fit(X, self._prepare(y, exposure), sample_weight)
+
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None
+    ) -> SparseBNNRegressor:
         """Pass once over more rows.
 
         The first rows set the encoding of the columns and the scale of the targets. ``gain_`` and
         ``effects_`` are those of the last rows. ``epochs`` is not used: call it several times.
         """
-        return self._fit(X, self._prepare(y), sample_weight, partial=True)
+        return self._fit(X, self._prepare(y, exposure), sample_weight, partial=True)
 
-    def _prepare(self, y: Any) -> Any:
+    def _prepare(self, y: Any, exposure: Any) -> Any:
         """What ``_fit`` calls to read the targets: standardized numbers, weights, notes."""
-        check_choice(self.noise, ("learned", "heteroscedastic"), "noise", "SparseBNNRegressor")
+        self._check_options(exposure)
 
         def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             targets = _targets(y)
@@ -110,42 +133,104 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             self._flat = targets.ndim == 1
             columns = targets.reshape(len(targets), -1)
             if not weight.sum() > 0.0:
-                raise invalid("sample_weight", "SparseBNNRegressor", "above 0 for some rows", "0 everywhere")
+                raise invalid("sample_weight", _OWNER, "above 0 for some rows", "0 everywhere")
             if self._continued is None or not self._continued.networks:
-                scales = np.array([middle_and_std(column, weight) for column in columns.T])
+                scales = np.array([self._scale(column, weight) for column in columns.T])
                 self._y_mean, self._y_std = scales.T
             elif columns.shape[1] != len(self._y_mean):
                 expected = f"of {len(self._y_mean)} targets, as before"
-                raise invalid("y", "SparseBNNRegressor", expected, columns.shape[1])
-            notes = _far_targets(columns[weight > 0.0], weight[weight > 0.0])
-            return torch.from_numpy((columns - self._y_mean) / self._y_std).float(), weight, notes
+                raise invalid("y", _OWNER, expected, columns.shape[1])
+            scaled = torch.from_numpy((columns - self._y_mean) / self._y_std).float()
+            self._exposed = exposure is not None
+            if self.likelihood in _STANDARDIZED:
+                return scaled, weight, _far_targets(columns[weight > 0.0], weight[weight > 0.0])
+            if exposure is not None:
+                scaled = torch.cat([scaled, _exposures(exposure, rows)[:, None].float()], dim=1)
+            self._likelihood(scaled).prepare(scaled)  # raises before any work
+            return scaled, weight, []
 
         return prepare
 
+    def _scale(self, column: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+        """Mean and standard deviation of a target; counts and your own likelihoods keep their scale."""
+        return middle_and_std(column, weight) if self.likelihood in _STANDARDIZED else (0.0, 1.0)
+
+    def _check_options(self, exposure: Any) -> None:
+        check_choice(self.noise, ("learned", "heteroscedastic"), "noise", _OWNER)
+        if not isinstance(self.likelihood, Likelihood):
+            check_choice(self.likelihood, (*_STANDARDIZED, *_COUNTS), "likelihood", _OWNER)
+        if self.calibrate and self.likelihood != "gaussian":
+            advice = "For intervals that hold, use sparsebnn.estimators.ConformalRegressor."
+            raise invalid("calibrate", _OWNER, "False unless the likelihood is Gaussian", True, advice)
+        if self.noise != "learned" and self.likelihood != "gaussian":
+            raise invalid("noise", _OWNER, "'learned' unless the likelihood is Gaussian", repr(self.noise))
+        if exposure is not None and self.likelihood not in _COUNTS:
+            raise invalid("exposure", _OWNER, "left out unless targets are counts", "one")
+
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
-        return Gaussian(y.shape[1], self.noise, std=0.7)
+        if isinstance(self.likelihood, Likelihood):
+            return copy.deepcopy(self.likelihood)
+        if self.likelihood == "gaussian":
+            return Gaussian(y.shape[1], self.noise, std=0.7)
+        if self.likelihood == "student_t":
+            return StudentT(y.shape[1], scale=0.5)
+        expected = 2 if self._exposed else 1
+        if y.shape[1] != expected:
+            raise invalid("y", _OWNER, "one column of counts", f"{y.shape[1]} columns")
+        return likelihood(self.likelihood, y)
 
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[..., 0] if self._flat else values
 
-    def predict(self, X: Any, return_std: bool = False, *, model: str = "average") -> Any:
+    def _observed(
+        self, X: Any, model: str, exposure: Any, n_draws: int | None = None
+    ) -> Iterator[tuple[Observations, torch.Tensor]]:
+        """Observation models and outputs, in blocks of rows."""
+        check_is_fitted(self)
+        self._check_options(exposure)
+        exposures = None if exposure is None else _exposures(exposure, _rows(X))
+        for rows, outputs in self._draws(X, model, n_draws):
+            yield Observations(self._ensemble, None if exposures is None else exposures[rows]), outputs
+
+    def _moments(self, X: Any, model: str, exposure: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, epistemic variance and aleatoric variance of every target, in its units."""
+        parts: list[torch.Tensor] = []
+        for form, outputs in self._observed(X, model, exposure):
+            mean, variance = form.moments(outputs)
+            parts.append(torch.stack([mean.mean(0), mean.var(0, correction=0), variance.mean(0)]))
+        mean, between, within = torch.cat(parts, dim=1).cpu().numpy()
+        return mean * self._y_std + self._y_mean, between * self._y_std**2, within * self._y_std**2
+
+    def predict(
+        self, X: Any, return_std: bool = False, *, model: str = "average", exposure: Any = None
+    ) -> Any:
         """The predictive mean of each row; with ``return_std`` also its standard deviation.
 
         It combines the uncertainty about the weights and the noise of the targets.
         """
-        check_is_fitted(self)
-        means, variances = [], []
-        for _, outputs in self._draws(X, model):
-            mean, std = self._ensemble.means_and_stds(outputs)
-            means.append(mean.mean(0))
-            variances.append(mean.var(0, correction=0) + (std**2).mean(0))
-        centre = torch.cat(means).cpu().numpy() * self._y_std + self._y_mean
+        mean, between, within = self._moments(X, model, exposure)
         if not return_std:
-            return self._shaped(centre)
-        return self._shaped(centre), self._shaped(torch.cat(variances).sqrt().cpu().numpy() * self._y_std)
+            return self._shaped(mean)
+        return self._shaped(mean), self._shaped(np.sqrt(between + within))
+
+    def predict_uncertainty(
+        self, X: Any, *, model: str = "average", exposure: Any = None
+    ) -> dict[str, np.ndarray]:
+        """Standard deviation of each prediction, ``std``, and its parts: std² = aleatoric² + epistemic².
+
+        ``aleatoric`` is the noise of the targets, ``epistemic`` the uncertainty about the weights.
+        """
+        _, between, within = self._moments(X, model, exposure)
+        parts = {"std": between + within, "aleatoric": within, "epistemic": between}
+        return {name: self._shaped(np.sqrt(values)) for name, values in parts.items()}
 
     def predict_quantiles(
-        self, X: Any, levels: float | Sequence[float] = (0.05, 0.5, 0.95), *, model: str = "average"
+        self,
+        X: Any,
+        levels: float | Sequence[float] = (0.05, 0.5, 0.95),
+        *,
+        model: str = "average",
+        exposure: Any = None,
     ) -> np.ndarray:
         """``(rows, levels)`` quantiles of the predictive distribution.
 
@@ -157,25 +242,77 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         for level in listed:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
-        found = []
-        for _, outputs in self._draws(X, model):
-            found.append(mixture_quantiles(*self._ensemble.means_and_stds(outputs), listed))
+        found = [form.quantiles(outputs, listed) for form, outputs in self._observed(X, model, exposure)]
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
         quantiles = np.moveaxis(self._shaped(values), 0, -1)
         return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles
 
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, *, model: str = "average", exposure: Any = None
+    ) -> np.ndarray:
+        """``(rows, 2)``: the central interval of the predictive distribution that holds this share of it.
+
+        :class:`~sparsebnn.estimators.ConformalRegressor` has intervals with guaranteed coverage.
+        """
+        tail = 0.5 * (1.0 - share(coverage, "coverage", "predict_interval"))
+        return self.predict_quantiles(X, [tail, 1.0 - tail], model=model, exposure=exposure)
+
     def sample_predictive(
-        self, X: Any, n_samples: int = 100, random_state: Any = 0, *, model: str = "average"
+        self,
+        X: Any,
+        n_samples: int = 100,
+        random_state: Any = 0,
+        *,
+        model: str = "average",
+        exposure: Any = None,
     ) -> np.ndarray:
         """``(n_samples, rows)`` targets drawn from the predictive distribution, rows jointly."""
         check_count(n_samples, "n_samples", "sample_predictive")
         check_is_fitted(self)
-        parts = [self._ensemble.means_and_stds(outputs) for _, outputs in self._draws(X, model, n_samples)]
-        mean = torch.cat([m for m, _ in parts], dim=1).cpu().numpy()
-        std = torch.cat([s for _, s in parts], dim=1).cpu().numpy()
-        order = np.arange(len(mean)).reshape(len(self.networks_), -1).T.ravel()[:n_samples]
-        noise = check_random_state(random_state).standard_normal((n_samples, *mean.shape[1:]))
-        return self._shaped((mean[order] + std[order] * noise) * self._y_std + self._y_mean)
+        shape = (n_samples, _rows(X), len(self._y_mean))
+        noise = torch.from_numpy(check_random_state(random_state).standard_normal(shape))
+        parts: list[torch.Tensor] = []
+        for form, outputs in self._observed(X, model, exposure, n_samples):
+            draws, start = outputs.shape[0] * outputs.shape[1], sum(each.shape[1] for each in parts)
+            # Alternate between replicates, so that any number of samples uses all of them.
+            order = np.arange(draws).reshape(len(outputs), -1).T.ravel()[:n_samples]
+            own = torch.zeros((draws, outputs.shape[2], shape[2]), dtype=noise.dtype)
+            own[order] = noise[:, start : start + outputs.shape[2]]
+            parts.append(form.samples(outputs, own.to(outputs.device))[order])
+        return self._shaped(torch.cat(parts, dim=1).cpu().numpy() * self._y_std + self._y_mean)
+
+    def _output_names(self) -> tuple[str, ...]:
+        form = self._likelihoods[0]
+        if isinstance(form, Poisson | NegativeBinomial):
+            return ("log rate", "log odds of an extra zero")[: 2 if form.zero_inflated else 1]
+        if isinstance(form, Gaussian | StudentT):
+            return self._expected_names()
+        return tuple(f"output {i}" for i in range(form.n_outputs(torch.empty(0))))
+
+    def _expected(self, outputs: torch.Tensor) -> torch.Tensor:
+        mean = Observations(self._ensemble).moments(outputs)[0]
+        return mean * torch.from_numpy(self._y_std) + torch.from_numpy(self._y_mean)
+
+    def _expected_names(self) -> tuple[str, ...]:
+        count = len(self._y_mean)
+        return ("target",) if count == 1 else tuple(f"target {i}" for i in range(count))
+
+    def _targets_in_words(self) -> str:
+        count, name = len(self._y_mean), type(self._likelihoods[0]).__name__
+        return ("1 target" if count == 1 else f"{count} targets") + (
+            "" if name == "Gaussian" else f", {name}"
+        )
+
+    def _target_record(self) -> dict[str, Any]:
+        return {"mean": self._y_mean.tolist(), "std": self._y_std.tolist(), "flat": self._flat}
+
+    def _restore_targets(self, record: dict[str, Any]) -> None:
+        self._y_mean, self._y_std = np.array(record["mean"]), np.array(record["std"])
+        if not (np.isfinite(self._y_mean).all() and (self._y_std > 0.0).all()):
+            raise ValueError("its targets need finite means and positive scales")
+        if len(self._y_mean) != getattr(self._likelihoods[0], "n_targets", 1):
+            raise ValueError("its targets are not those of its likelihood")
+        self._flat = record["flat"]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -190,6 +327,20 @@ def _targets(y: Any) -> np.ndarray:
     if found.ndim == 2 and found.shape[1] == 1:
         return column_or_1d(found, warn=True)
     return found
+
+
+def _exposures(exposure: Any, rows: int) -> torch.Tensor:
+    found = column_or_1d(exposure, dtype=np.float64)
+    if found.shape[0] != rows:
+        raise invalid("exposure", _OWNER, f"as long as X ({rows} rows)", f"{len(found)} numbers")
+    if not (np.isfinite(found) & (found > 0.0)).all():
+        bad = found[~(np.isfinite(found) & (found > 0.0))][0]
+        raise invalid("exposure", _OWNER, "positive and finite", bad, "Drop the rows without exposure.")
+    return torch.from_numpy(found)
+
+
+def _rows(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _far_targets(columns: np.ndarray, weight: np.ndarray) -> list[str]:

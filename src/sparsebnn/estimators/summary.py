@@ -21,12 +21,7 @@ def _head(estimator: Any) -> list[str]:
     plan = estimator.plan_
     network = estimator.networks_[0]
     sizes = [network[0].in_features, *(m.out_features for m in network if hasattr(m, "out_features"))]
-    if hasattr(estimator, "classes_"):
-        what = f"{len(estimator.classes_)} classes: " + ", ".join(map(printable, estimator.classes_[:6]))
-        what += " …" if len(estimator.classes_) > 6 else ""
-    else:
-        count = len(estimator._y_mean)
-        what = "1 target" if count == 1 else f"{count} targets"
+    what = estimator._targets_in_words()
     kept = len(estimator.selected_features_)
     tempered = "the Bayes posterior" if plan.settings.temperature == 1.0 else "a tempered posterior"
     return [
@@ -95,11 +90,9 @@ def summary(estimator: Any, most: int | None) -> str:
 
 
 def _effect_note(estimator: Any) -> str:
+    names = estimator._output_names()
+    if len(names) == 1:
+        return f"change in the {printable(names[0])} per standard deviation of the column"
     if hasattr(estimator, "classes_"):
-        if len(estimator.classes_) == 2:
-            label = printable(estimator.classes_[1])
-            return f"change in the log odds of {label} per standard deviation of the column"
-        return "mean absolute contribution to the classes' log probabilities"
-    if len(estimator._y_mean) == 1:
-        return "change in the target per standard deviation of the column"
+        return "mean absolute contribution to the classes' log probabilities or log odds"
     return "mean absolute contribution to the targets"

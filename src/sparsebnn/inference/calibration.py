@@ -174,7 +174,11 @@ def _loss(
         log = (-0.5 * ((y.double() - mean) / std) ** 2 - torch.log(std)).sum(-1)
     else:
         targets = y.long() if isinstance(form, Categorical) else y.to(outputs.dtype)
-        log = -form.nll(
-            s * outputs.flatten(0, 1), targets.repeat(len(outputs), *[1] * (targets.dim() - 1))
-        ).reshape(outputs.shape[:2])
+        log = torch.empty(outputs.shape[:2], dtype=outputs.dtype)
+        for k in own.unique().tolist():
+            mine = own == k
+            scaled, t = s * outputs[:, mine], targets[mine]
+            repeated = t.repeat(len(outputs), *[1] * (t.dim() - 1))
+            nll = likelihoods[k].nll(scaled.flatten(0, 1), repeated)
+            log[:, mine] = -nll.reshape(scaled.shape[:2]).detach()
     return -float((weight * torch.logsumexp(log, 0)).sum())

@@ -23,6 +23,8 @@ __all__ = [
     "rejection_curve",
     "rejection_area",
     "auroc",
+    "concordance",
+    "kaplan_meier",
     "fpr_at_tpr",
     "entropy",
     "EntropyParts",
@@ -260,6 +262,52 @@ def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
     # Rounding must not ask for one row more: 0.95 · 20 is 19, not 20.
     wanted = max(1, int(-(-(tpr * len(a) - 1e-9) // 1)))
     return float((b <= a.sort().values[wanted - 1]).double().mean())
+
+
+def concordance(risk: Tensor, time: Tensor, event: Tensor) -> float:
+    """Harrell's concordance: the share of comparable pairs in which the higher risk has the earlier event.
+
+    A pair is comparable if the earlier time is that of an event; equal risks count half. Events at the same
+    time are not comparable, an event and a censored row at the same time are.
+
+    >>> concordance([2.0, 1.0, 0.0], [1.0, 2.0, 3.0], [1, 1, 0])
+    1.0
+    """
+    r, t, d = (
+        check_tensor(v, n, "concordance") for n, v in (("risk", risk), ("time", time), ("event", event))
+    )
+    check_rows([("risk", len(r)), ("time", len(t)), ("event", len(d))], "concordance")
+    r, t, d = r.double(), t.double(), d.bool()
+    agree = pairs = 0.0
+    for i in torch.nonzero(d).flatten().tolist():
+        later = (t > t[i]) | ((t == t[i]) & ~d)
+        pairs += float(later.sum())
+        agree += float((r[later] < r[i]).sum()) + 0.5 * float((r[later] == r[i]).sum())
+    if not pairs:
+        raise invalid("event", "concordance", "a vector with comparable pairs", "none", "Events are needed.")
+    return agree / pairs
+
+
+def kaplan_meier(time: Tensor, event: Tensor, entry: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Times of events, the share that survives each, and its standard error (Greenwood).
+
+    >>> kaplan_meier([1.0, 2.0, 3.0], [1, 0, 1])[1].tolist()
+    [0.666..., 0.0]
+    """
+    t, d = (
+        check_tensor(time, "time", "kaplan_meier").double(),
+        check_tensor(event, "event", "kaplan_meier").bool(),
+    )
+    check_rows([("time", len(t)), ("event", len(d))], "kaplan_meier")
+    start = torch.zeros_like(t) if entry is None else check_tensor(entry, "entry", "kaplan_meier").double()
+    times, events = torch.unique(t[d], return_counts=True)
+    at_risk = (
+        torch.searchsorted(start.sort().values, times) - torch.searchsorted(t.sort().values, times)
+    ).double()
+    survival = torch.cumprod(1.0 - events / at_risk, 0)
+    terms = events / (at_risk * (at_risk - events)).clamp_min(1e-300)
+    error = torch.where(survival > 0, survival * terms.cumsum(0).sqrt(), 0.0)
+    return times, survival, error
 
 
 def entropy(probs: Tensor) -> Tensor:

@@ -130,17 +130,8 @@ class SurvivalPrediction:
         for level in levels:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "quantiles", "strictly between 0 and 1", level)
-            found.append(self._quantile(torch.tensor(level, dtype=torch.float64)))
+            found.append(time_quantile([self.likelihood], [self.outputs], level))
         return torch.stack(found)
-
-    def _quantile(self, level: Tensor) -> Tensor:
-        each = self.likelihood.quantile(self.outputs, level)[..., 0].double()
-        low, high = each.min(0).values, each.max(0).values  # the mixture's quantile lies between
-        for _ in range(60):
-            middle = torch.where(high.isinf(), 2.0 * low + 1e-30, 0.5 * (low + high))
-            mass = self.likelihood.cdf(self.outputs, middle[..., None])[..., 0].mean(0)
-            low, high = torch.where(mass < level, middle, low), torch.where(mass < level, high, middle)
-        return high
 
 
 Prediction: TypeAlias = ClassPrediction | RealPrediction | LabelsPrediction | SurvivalPrediction
@@ -223,6 +214,22 @@ def mixture_quantiles(forms: Sequence[Likelihood], outputs: Sequence[Tensor], le
 
     wanted = torch.tensor(levels, dtype=torch.float64)
     return torch.stack([inverted(mass, level, means.mean(0), std, forms[0].discrete) for level in wanted])
+
+
+def time_quantile(forms: Sequence[SurvivalLikelihood], outputs: Sequence[Tensor], level: float) -> Tensor:
+    """The time by which the event has happened with this probability, in the mixture over all draws.
+
+    ``outputs`` are ``(draws, rows, …)``, one for each likelihood; the result is ``(rows,)``, maybe infinite.
+    """
+    wanted = torch.tensor(level, dtype=torch.float64)
+    each = torch.cat([form.quantile(o, wanted)[..., 0].double() for form, o in zip(forms, outputs)])
+    low, high = each.min(0).values, each.max(0).values  # the mixture's quantile lies between
+    for _ in range(60):
+        middle = torch.where(high.isinf(), 2.0 * low + 1e-30, 0.5 * (low + high))
+        masses = [form.cdf(o, middle[..., None])[..., 0] for form, o in zip(forms, outputs)]
+        reached = torch.cat(masses).mean(0) >= wanted
+        low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+    return high
 
 
 def _binary_entropy(p: Tensor) -> Tensor:

@@ -31,10 +31,8 @@ class SurvivalLikelihood(Likelihood):
 
     def prepare(self, y: Tensor) -> Tensor:
         owner = type(self).__name__
-        widths = (2, 3) if self.truncation else (2,)
-        if y.dim() != 2 or y.shape[1] not in widths:
-            expected = "of shape (rows, 2): times and events"
-            expected += " (with times of entry: (rows, 3))" if self.truncation else ""
+        if y.dim() != 2 or y.shape[1] not in (2, 3):
+            expected = "of shape (rows, 2): times and events (with times of entry: (rows, 3))"
             raise invalid("y", owner, expected, f"shape {tuple(y.shape)}")
         real = y if y.is_floating_point() else y.to(torch.get_default_dtype())
         check_finite(real, "y", owner)
@@ -50,6 +48,8 @@ class SurvivalLikelihood(Likelihood):
         if bool(wrong.any()):
             got = f"{float(entry[wrong][0]):g} with the time {float(time[wrong][0]):g}"
             raise invalid("entry", owner, "from 0 to before the time", got)
+        if not self.truncation and bool((entry > 0).any()):
+            raise invalid("entry", owner, "0 (no left truncation)", float(entry.max()))
         return torch.stack([time, event, entry], dim=1)
 
     def survival(self, outputs: Tensor, times: Tensor) -> Tensor:

@@ -1,0 +1,72 @@
+"""Targets from outputs: means, spreads, quantiles and draws of every likelihood that a regressor offers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebnn.estimators.ensemble import Ensemble
+from sparsebnn.estimators.ensemble import mixture_quantiles as gaussian_quantiles
+from sparsebnn.inference.prediction import mixture_quantiles
+from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
+
+__all__ = ["Observations", "doubled"]
+
+
+def doubled(forms: Sequence[Likelihood], device: torch.device | str = "cpu") -> list[Likelihood]:
+    """Copies of likelihoods, as they predict: in double precision, without gradients."""
+    return [copy.deepcopy(form).to(device).double().requires_grad_(False) for form in forms]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The observation models of all replicates; outputs are ``(replicates, draws, rows, outputs)``.
+
+    ``exposure`` is that of the rows, for counts.
+    """
+
+    ensemble: Ensemble
+    exposure: Tensor | None = None
+
+    def _each(self, outputs: Tensor) -> list[tuple[Likelihood, Tensor]]:
+        forms = doubled(self.ensemble.likelihoods, outputs.device)
+        if self.exposure is None:
+            return list(zip(forms, outputs))
+        found: list[tuple[Likelihood, Tensor]] = []
+        for form, each in zip(forms, outputs):
+            assert isinstance(form, Poisson | NegativeBinomial)
+            found.append((form, form.with_exposure(each, self.exposure.to(each))))
+        return found
+
+    @property
+    def _gaussian(self) -> bool:
+        return isinstance(self.ensemble.likelihoods[0], Gaussian)
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the target in every draw, ``(replicates · draws, rows, targets)``."""
+        if self._gaussian:
+            mean, std = self.ensemble.means_and_stds(outputs)
+            return mean, std**2
+        pairs = [(form.mean(each), form.variance(each)) for form, each in self._each(outputs)]
+        return torch.cat([m for m, _ in pairs]), torch.cat([v for _, v in pairs])
+
+    def quantiles(self, outputs: Tensor, levels: list[float]) -> Tensor:
+        """Quantiles of the mixture over draws, ``(levels, rows, targets)``."""
+        if self._gaussian:
+            return gaussian_quantiles(*self.ensemble.means_and_stds(outputs), levels)
+        forms, shifted = zip(*self._each(outputs))
+        return mixture_quantiles(forms, shifted, levels)
+
+    def samples(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """One target per draw; ``noise`` is standard normal, of the shape of the result."""
+        if self._gaussian:
+            mean, std = self.ensemble.means_and_stds(outputs)
+            return mean + std * noise
+        count = outputs.shape[1]
+        pieces = self._each(outputs)
+        drawn = [form.sample(o, noise[k * count : (k + 1) * count]) for k, (form, o) in enumerate(pieces)]
+        return torch.cat(drawn)

@@ -1,0 +1,1 @@
+"""Benchmarks of the field, with other libraries in the same program."""
