@@ -130,9 +130,9 @@ OBSTACLES = {
         lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 3))),
         f"0 (Linear) {NORMED}",
     ),
-    "batch_norm": (
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)),
-        "1 (BatchNorm2d) updates running statistics",
+    "instance_norm": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)),
+        "1 (InstanceNorm2d) updates running statistics",
     ),
     "attention": (
         lambda: nn.ModuleDict({"attend": nn.MultiheadAttention(4, 2), "out": nn.Linear(4, 1)}),

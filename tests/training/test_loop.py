@@ -351,7 +351,7 @@ REFUSED = [
     (_behind(nn.Sequential(sparsebnn.Linear(4, 6), nn.Dropout(0.2))), "network", "dropout at ['0.1']"),
     (_behind(nn.LSTM(4, 6, 2, dropout=0.1)), "network", "dropout at ['0']"),
     (_behind(nn.MultiheadAttention(4, 2, dropout=0.1), 4), "network", "dropout at ['0']"),
-    (_behind(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))), "network", "0.1 (BatchNorm1d)"),
+    (_behind(nn.InstanceNorm1d(4, track_running_stats=True), 4), "network", "0 (InstanceNorm1d)"),
     (_behind(nn.LazyLinear(6)), "network", "'0.weight'"),
     *(
         ({**_behind(noisy, 4), "replicates": replicates}, "network", f"Got a call of {op}")

@@ -63,13 +63,13 @@ def _of_norms(name: str, module: nn.Module, replicated: bool) -> str | None:
     """Why this normalization cannot be converted around, or replicated, or None."""
     if not isinstance(module, _NORMS):
         return None
-    kind = type(module).__name__
-    if module.track_running_stats and module.training:
+    kind, batch = type(module).__name__, isinstance(module, nn.modules.batchnorm._BatchNorm)
+    if module.track_running_stats and module.training and not batch:
         return (
             f"{name} ({kind}) updates running statistics, which replicates cannot share; "
             "call .eval() on it, or use GroupNorm or LayerNorm"
         )
-    mixes = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.track_running_stats
+    mixes = batch and not module.track_running_stats
     if mixes and replicated:
         return (
             f"{name} ({kind}) mixes the rows of a batch, also those that only fill it up; "

@@ -139,28 +139,35 @@ class BayesianLayer(nn.Module):
         if moments.gate is not None:
             return self._gated(x, moments, bias_mean, bias_var)
         if moments.scale is None:
-            return self.op(x, moments.mean, bias_mean), self.op(x**2, moments.var, bias_var)
+            return self.op(x, moments.mean, bias_mean), self._op_exactly(_square(x), moments.var, bias_var)
         return self._scaled(x, moments, bias_mean, bias_var)
+
+    def _op_exactly(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The op of variances, which autocast does not reach."""
+        if not torch.is_autocast_enabled(x.device.type):
+            return self.op(x, weight, bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.op(x.to(weight.dtype), weight, bias)
 
     def _scaled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance where inputs or filters have a scale: it goes to x, or to the outputs."""
         assert moments.scale is not None
-        scale, square = moments.scale, x**2
-        var = self.op(square, moments.var, bias_var)
+        scale, square = moments.scale, _square(x)
+        var = self._op_exactly(square, moments.var, bias_var)
         if self.z_axis == 1:
             scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1)
             mean = self.op(x * scale, moments.mean, bias_mean)
             if moments.scaled_var is not None:
-                var = var + self.op(square * scale**2, moments.scaled_var, None)
+                var = var + self._op_exactly(square * scale**2, moments.scaled_var, None)
             return mean, var
         filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
         mean = self.op(x, moments.mean, None) * filters
         if bias_mean is not None:
             mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
         if moments.scaled_var is not None:
-            var = var + self.op(square, moments.scaled_var, None) * filters**2
+            var = var + self._op_exactly(square, moments.scaled_var, None) * filters**2
         return mean, var
 
     def _gated(
@@ -174,6 +181,7 @@ class BayesianLayer(nn.Module):
 
         gate = per_output(moments.gate)
         m, v = self.output_moments(x, moments._replace(gate=None), None, None)
+        m = m.to(v.dtype)
         mean, var = gate * m, gate * (v + (1.0 - gate) * m**2)
         if bias_mean is not None:
             mean = mean + per_output(bias_mean)
@@ -192,7 +200,11 @@ class BayesianLayer(nn.Module):
 
         .. math:: h = \mathbb E\,h + \sqrt{\operatorname{Var} h}\;\varepsilon .
         """
-        weights, biases = opened.weights_of(self, x.shape[0])
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                weights, biases = opened.weights_of(self, x.shape[0])
+        else:
+            weights, biases = opened.weights_of(self, x.shape[0])
         bias_mean, bias_var = (None, None) if biases is None else (biases.weight, None)
         if biases is not None and biases.moments is not None:
             bias_mean, bias_var = biases.moments.mean, biases.moments.var
@@ -203,7 +215,7 @@ class BayesianLayer(nn.Module):
             mean, var = self.output_moments(x, weights.moments, bias_mean, bias_var)
             # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
             std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
-            y = mean + std * opened.row_noise.normal(mean.shape, mean)
+            y = mean + std * opened.row_noise.normal(mean.shape, std)
         opened.activations += y.numel()
         return y
 
@@ -238,6 +250,11 @@ class BayesianLayer(nn.Module):
         if self._start is not None:
             self.start_from(*self._start)
         self._drawn = self._probe()
+
+
+def _square(x: Tensor) -> Tensor:
+    """x², in full precision also where autocast has rounded x."""
+    return x.float() ** 2 if x.dtype == torch.bfloat16 and torch.is_autocast_enabled(x.device.type) else x**2
 
 
 class Linear(BayesianLayer):

@@ -4,7 +4,7 @@ from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Sto
 from sparsebnn.training.checkpoint import CheckpointError
 from sparsebnn.training.loop import Run, train
 from sparsebnn.training.objective import Batch, Objective, Parts
-from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, Settings, Steps
+from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, OneCycle, Settings, Steps, Warmup
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 from sparsebnn.training.trainer import Interrupted, ProcessLost
 
@@ -20,6 +20,7 @@ __all__ = [
     "Interrupted",
     "JsonLog",
     "Objective",
+    "OneCycle",
     "Parts",
     "ProcessLost",
     "Progress",
@@ -29,5 +30,6 @@ __all__ = [
     "Steps",
     "Stopped",
     "TensorBoard",
+    "Warmup",
     "train",
 ]

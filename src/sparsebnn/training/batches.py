@@ -90,14 +90,18 @@ class Batches:
         """How many batches make an epoch."""
         return -(-self.rows // self.size)
 
-    def order(self, seeds: Tensor, epoch: int, shuffle: bool) -> Tensor:
-        """``(K, per_epoch · size)`` row numbers of an epoch, filled up at the end by rows of weight 0."""
+    def order(self, seeds: Tensor, epoch: int, shuffle: bool, distinct: bool = False) -> Tensor:
+        """``(K, per_epoch · size)`` row numbers of an epoch, filled up at the end by rows of weight 0.
+
+        ``distinct``: by different rows, for networks that take statistics of a batch.
+        """
         if shuffle:
             order = counter.permutations(seeds, ORDER, epoch, self.rows)
         else:
             order = torch.arange(self.rows, device=self.x.device).expand(len(seeds), -1)
         short = self.per_epoch * self.size - self.rows
-        return torch.cat([order, order[:, :1].expand(-1, short)], dim=1).contiguous()
+        more = order[:, :short] if distinct else order[:, :1].expand(-1, short)
+        return torch.cat([order, more], dim=1).contiguous()
 
     def check_shift(self, most: int) -> None:
         """Only images can be moved, and not out of sight."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sparsebnn.kernels.dispatch import tracing
+from sparsebnn.kernels.dispatch import capturing, tracing
+
+if TYPE_CHECKING:
+    from sparsebnn.training.engine import Engine
+
+_log = logging.getLogger("sparsebnn")
 
 # A gradient is used three times by Adam (both moments and the step). By default the compiler writes it
 # to memory for that; on CUDA these limits let it stay in registers and join the one pass over the
@@ -140,3 +147,40 @@ def fast_step(
         return captured(whole, rehearsals=min(3, per_epoch))
     whole()
     return whole
+
+
+def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
+    """Compile or capture an engine's step; on failure say so in one line and stay eager.
+
+    ``ready`` is called between compiling and the first time the step runs; it may wait for the device.
+    """
+    verb = "Compiling" if engine.mode == "compiled" else "Capturing"
+    started, waited = time.perf_counter(), 0.0
+
+    def waiting() -> None:
+        nonlocal waited
+        began = time.perf_counter()
+        if ready is not None:
+            ready()
+        waited = time.perf_counter() - began
+
+    kept = {name: tensor.clone() for name, tensor in engine.state["loop"].items()}
+    engine["alive"].fill_(False)  # so that rehearsals change no parameters
+    try:
+        if engine.mode == "captured":
+            waiting()
+            with capturing():
+                engine._advance = captured(engine._captured_step, min(3, engine.batches.per_epoch))
+        else:
+            with SILENT:
+                steps = engine._prelude, engine._step
+                engine._advance = fast_step(*steps, engine.state, engine.batches.per_epoch, waiting)
+    except Exception as error:  # compiling and capturing can fail in too many ways to name
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        telling = [line for line in lines if not line.endswith("raised:")] or [""]
+        reason = f"{type(error).__name__}: {telling[0]}"[:200]
+        _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
+        engine.mode, engine._advance = "eager", engine._eager_step
+    for name, tensor in engine.state["loop"].items():
+        tensor.copy_(kept[name])
+    engine.compile_seconds += time.perf_counter() - started - waited

@@ -8,8 +8,6 @@ captured twice.
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +15,20 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as _torch_adam
 
-from sparsebnn.checks import InvalidInput, check_tensor
-from sparsebnn.kernels.dispatch import capturing, for_capture, keep_freed_memory
+from sparsebnn.checks import InvalidInput, check_tensor, invalid
+from sparsebnn.kernels.dispatch import for_capture, keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
 from sparsebnn.training.batches import Batches, gather
-from sparsebnn.training.compile import SILENT, captured, fast_step
+from sparsebnn.training.compile import prepare
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts, first_of
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 if TYPE_CHECKING:
-    from sparsebnn.training.parallel import Shard
+    from sparsebnn.training.parallel import Part, Shard
     from sparsebnn.training.streams import Stream
 
-_log = logging.getLogger("sparsebnn")
 BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
@@ -59,6 +56,9 @@ class Engine:
         self.shard = shard
         settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
+        if settings.channels_last and len(replicates) > 1:
+            advice = "Several replicates are stacked along an axis that no layout of images has."
+            raise invalid("channels_last", "Settings", "False with several replicates", True, advice)
         self.groups = sorted({settings.group_of(name) for name in replicates.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicates.trained}
         self.device = batches.device
@@ -80,7 +80,8 @@ class Engine:
         self.state: State = {
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
-            "second": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
+            "second": {n: torch.zeros_like(p) for n, p in self._twice_moved().items()},
+            "average": {n: p.clone() for n, p in replicates.trained.items()} if settings.average else {},
             "data": self._data_tensors(),
             "loop": self._loop_tensors(),
         }
@@ -91,10 +92,32 @@ class Engine:
         replicates.measure(rows)
         if shard is not None:
             replicates.parts = shard.noise_parts(replicates.objective.network, rows)
-        self.requested = check_mode(mode, self.device, shard is not None)
+        self.pieces = self._pieces()
+        apart = shard is not None or bool(self.pieces)
+        self.requested = check_mode(mode, self.device, apart)
         steps = settings.epochs * batches.per_epoch
-        self.mode = "eager" if shard is not None else chosen_mode(mode, replicates, self.device, steps)
+        self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps)
         self._advance: Callable[[], Any] = self._eager_step
+        self._epoch, self._position, self._every_step = 0, 0, settings.every_step
+
+    def _twice_moved(self) -> dict[str, Tensor]:
+        """The parameters with a second moment: all of Adam's."""
+        return {} if self.settings.optimizer == "sgd" else self.replicates.trained
+
+    def _pieces(self) -> list[Part]:
+        """The parts in which a batch is computed, with their noise; none: in one go."""
+        count = self.settings.accumulate
+        if count == 1:
+            return []
+        from sparsebnn.training.parallel import Part, check_apart
+
+        check_apart(self.replicates.objective)
+        batch, rows = self._batch(self.state), self._own_rows()
+        pieces = Part(*rows, self.batches.size).divided(count)
+        for piece in pieces:
+            x = first_of(piece.of(batch, rows).x)
+            piece.noise = piece.noise_parts(self.replicates.objective.network, x)
+        return pieces
 
     def _data_tensors(self) -> dict[str, Tensor]:
         """All rows, or room for the current batch of a stream."""
@@ -176,8 +199,14 @@ class Engine:
     ) -> None:
         loop = state["loop"]
         _judge(loop, parts)
-        moments = state["first"], state["second"]
-        adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
+        gradients = self._before_update(state, gradients)
+        if self.settings.optimizer == "sgd":
+            self._descend(state, gradients)
+        else:
+            moments = state["first"], state["second"]
+            adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
+        if self.settings.average is not None:
+            self._average(state)
         _account(loop, parts)
 
     def _captured_step(self) -> None:
@@ -187,25 +216,68 @@ class Engine:
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
         """Outside the compiler a single replicate runs as an ordinary module."""
-        batch, beta, noise = self._batch(self.state), self["beta"], (normal, logistic)
+        found = self._gradients_of(self._batch(self.state), (normal, logistic))
+        return found if self.shard is None else self.shard.reduced(*found)
+
+    def _gradients_of(self, batch: Batch, noise: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Parts]:
         if len(self.replicates) == 1:
-            found = self.replicates.gradients_single(batch, beta, noise)
-        else:
-            found = self.replicates.gradients(self.state, batch, beta, noise)
+            return self.replicates.gradients_single(batch, self["beta"], noise)
+        return self.replicates.gradients(self.state, batch, self["beta"], noise)
+
+    def _accumulated(self) -> tuple[dict[str, Tensor], Parts]:
+        """The gradients of a batch that is computed in pieces."""
+        from sparsebnn.training.parallel import accumulated
+
+        def of_piece(piece: Part, batch: Batch) -> tuple[dict[str, Tensor], Parts]:
+            self.replicates.parts = piece.noise
+            return self._gradients_of(batch, self._noise(self.state))
+
+        found = accumulated(self.pieces, self._batch(self.state), self._own_rows(), of_piece)
         return found if self.shard is None else self.shard.reduced(*found)
 
     def _eager_step(self) -> None:
         state, loop = self.state, self.state["loop"]
-        gradients, parts = self._gradients(*self._noise(state))
+        gradients, parts = self._accumulated() if self.pieces else self._gradients(*self._noise(state))
         with torch.no_grad():
             finite = _finite(gradients.values())
             self._remember_culprits(finite, list(gradients))
             _judge(loop, parts, finite.all(0))
+            gradients = self._before_update(state, gradients)
             moments, rates = (state["first"], state["second"]), (loop["rates"], self.group_of)
             count, alive = int(loop["step"]) + 1, loop["alive"].tolist()
             together = not any(name.startswith("learning_rate") for name in self.varied)
-            adam_fused(state["trained"], gradients, *moments, *rates, count, alive, together)
+            if self.settings.optimizer == "sgd":
+                self._descend(state, gradients)
+            else:
+                adam_fused(state["trained"], gradients, *moments, *rates, count, alive, together)
+            if self.settings.average is not None:
+                self._average(state)
             _account(loop, parts)
+
+    def _before_update(self, state: State, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Clip gradients and shrink weights, if the settings ask for it."""
+        settings, loop = self.settings, state["loop"]
+        if settings.clip_norm is not None or settings.weight_decay:
+            from sparsebnn.training import optimizers
+
+            if settings.clip_norm is not None:
+                gradients = optimizers.clipped(gradients, settings.clip_norm)
+            if settings.weight_decay:
+                names, rates = self.replicates.ordinary, (loop["rates"], self.group_of)
+                optimizers.decay(state["trained"], names, *rates, settings.weight_decay, loop["alive"])
+        return gradients
+
+    def _descend(self, state: State, gradients: Tensors) -> None:
+        from sparsebnn.training.optimizers import sgd
+
+        rates, loop = (state["loop"]["rates"], self.group_of), state["loop"]
+        sgd(state["trained"], gradients, state["first"], *rates, self.settings.momentum, loop["alive"])
+
+    def _average(self, state: State) -> None:
+        from sparsebnn.training.optimizers import average
+
+        assert self.settings.average is not None
+        average(state["average"], state["trained"], self.settings.average, state["loop"]["step"])
 
     def _remember_culprits(self, finite: Tensor, names: list[str]) -> None:
         """Which parameter's gradient was the first that was not finite, for each replicate."""
@@ -219,46 +291,12 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                self.mode = check_mode(before, self.device, self.shard is not None)
+                self.mode = check_mode(before, self.device, self.shard is not None or bool(self.pieces))
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
-        """Compile or capture, if that is the mode; on failure say so in one line and stay eager.
-
-        ``ready`` is called between compiling and the first time the step runs; it may wait for the device.
-        """
-        if self.mode == "eager":
-            return
-        verb = "Compiling" if self.mode == "compiled" else "Capturing"
-        started, waited = time.perf_counter(), 0.0
-
-        def waiting() -> None:
-            nonlocal waited
-            began = time.perf_counter()
-            if ready is not None:
-                ready()
-            waited = time.perf_counter() - began
-
-        kept = {name: tensor.clone() for name, tensor in self.state["loop"].items()}
-        self["alive"].fill_(False)  # so that rehearsals change no parameters
-        try:
-            if self.mode == "captured":
-                waiting()
-                with capturing():
-                    self._advance = captured(self._captured_step, rehearsals=min(3, self.batches.per_epoch))
-            else:
-                with SILENT:
-                    self._advance = fast_step(
-                        self._prelude, self._step, self.state, self.batches.per_epoch, waiting
-                    )
-        except Exception as error:  # compiling and capturing can fail in too many ways to name
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            telling = [line for line in lines if not line.endswith("raised:")] or [""]
-            reason = f"{type(error).__name__}: {telling[0]}"[:200]
-            _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
-            self.mode, self._advance = "eager", self._eager_step
-        for name, tensor in self.state["loop"].items():
-            tensor.copy_(kept[name])
-        self.compile_seconds += time.perf_counter() - started - waited
+        """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
+        if self.mode != "eager":
+            prepare(self, ready)
 
     # -- epochs ---------------------------------------------------------------------------------------
 
@@ -268,20 +306,15 @@ class Engine:
             self._steer(epoch)
         seeds = self.replicates.seed_tensor
         if isinstance(self.batches, Batches):
-            self["order"].copy_(self.batches.order(seeds, epoch, self.settings.shuffle))
+            distinct = bool(self.replicates.statistics)
+            self["order"].copy_(self.batches.order(seeds, epoch, self.settings.shuffle, distinct))
             if self.settings.shift:
                 self["shifts"].copy_(self.batches.shifts(seeds, epoch, self.settings.shift))
         else:
             self.batches.begin(seeds, epoch, self.settings.shuffle, position, self._own_rows())
+        self._epoch, self._position = epoch, position
+        self._set_rates(epoch)
         one = torch.ones(len(self.replicates), dtype=torch.float64)
-        rates = []
-        for group in self.groups:
-            own = self.settings.rate_of(group)
-            base = self.varied.get("learning_rate" if own is None else f"learning_rates.{own}")
-            if base is None:
-                base = self.settings.base_rate(group) * one
-            rates.append(self.settings.rate_factor(group, epoch) * base)
-        self["rates"].copy_(torch.stack(rates))
         temperature = self.varied.get("temperature", self.settings.temperature * one)
         self["beta"].copy_(self.settings.warmup_factor(epoch) * temperature)
         for name, buffer in self.replicates.shared.items():
@@ -291,6 +324,18 @@ class Engine:
         if position == 0:
             self["totals"].zero_()
 
+    def _set_rates(self, epoch: float) -> None:
+        """The rates of a moment, counted in epochs."""
+        one = torch.ones(len(self.replicates), dtype=torch.float64)
+        rates = []
+        for group in self.groups:
+            own = self.settings.rate_of(group)
+            base = self.varied.get("learning_rate" if own is None else f"learning_rates.{own}")
+            if base is None:
+                base = self.settings.base_rate(group) * one
+            rates.append(self.settings.rate_factor(group, epoch) * base)
+        self["rates"].copy_(torch.stack(rates))
+
     def _steer(self, epoch: int) -> None:
         """Between epochs: the density's controller, and the moment the structure is fixed."""
         start = self.settings.refit_from
@@ -299,6 +344,8 @@ class Engine:
             controlled(self.replicates, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
         if self.settings.refit and epoch == start:
             fix_structure(self.replicates, self.targets)
+            for name, tensor in self.state["average"].items():  # what was averaged had another structure
+                tensor.copy_(self.replicates.trained[name])
 
     @torch.no_grad()
     def check(self) -> None:
@@ -313,7 +360,10 @@ class Engine:
             if not isinstance(self.batches, Batches):
                 share = 1.0 if self.shard is None else self.shard.share
                 self.batches.advance(self.state["data"], share)
+            if self._every_step:
+                self._set_rates(self._epoch + self._position / self.batches.per_epoch)
             self._advance()
+            self._position += 1
 
 
 def _finite(stacks: Iterable[Tensor]) -> Tensor:

@@ -66,11 +66,13 @@ class Run:
 
     def _objectives(self) -> list[Objective]:
         """Network and likelihood of every replicate: one object each once training is over."""
-        if not self.finished:
-            return [self.replicates.unstack(k) for k in range(len(self.seeds))]
-        if self._results is None:
-            self._results = [self.replicates.unstack(k) for k in range(len(self.seeds))]
-        return self._results
+        if self._results is not None:
+            return self._results
+        averages = self._engine.state["average"] or None
+        found = [self.replicates.unstack(k, averages) for k in range(len(self.seeds))]
+        if self.finished:
+            self._results = found
+        return found
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -196,7 +198,7 @@ def train(
     if sharing == "rows":
         from sparsebnn.training.parallel import Shard
 
-        shard = Shard(batches.size, form)
+        shard = Shard(batches.size, objective)
         folder = folder if shard.rank == 0 else None
     of_settings = ("temperature", "target_density")
     of_rates = {
@@ -211,6 +213,8 @@ def train(
         matmul_precision(tf32),
     ):
         stacked = Replicates(objective, seeds, where, of_buffers, start)
+        stacked.objective.autocast = None if settings.autocast is None else torch.bfloat16
+        stacked.objective.channels_last = settings.channels_last
         _check_outputs(stacked, batches, form)
         engine = Engine(stacked, batches, settings, of_rates, mode, shard)
         run = Run(engine)
@@ -230,11 +234,12 @@ def train(
 
 def _check_outputs(replicates: Replicates, batches: Batches | Stream, form: likelihoods.Likelihood) -> None:
     """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
+    rows = 2 if replicates.statistics else 1  # a single row has no variance
     if isinstance(batches, Batches):
-        index = torch.zeros(1, dtype=torch.int64, device=batches.x.device)
+        index = torch.zeros(rows, dtype=torch.int64, device=batches.x.device)
         x = gather(batches.tensors(), index, torch.ones(1, dtype=replicates.dtype, device=index.device)).x
     else:
-        x = first_of(batches.current(batches.buffers(1, 1)).x)
+        x = first_of(batches.current(batches.buffers(1, rows)).x)
     with torch.no_grad(), collect_kl(NoiseCounter()) as opened:
         opened.reused = []
         outputs = outputs_without_noise(replicates.objective.network, x)

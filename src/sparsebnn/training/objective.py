@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_map_, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_, tree_unflatten
 
 from sparsebnn.checks import check_count
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.nn.passes import run_pass
+from sparsebnn.nn.passes import PosteriorPass, run_pass
 from sparsebnn.random.noise import Noise
 
 try:
@@ -72,14 +72,37 @@ class Objective(nn.Module):
         found = list(bayesian_layers(network))
         self.layer_names = tuple(name or type(layer).__name__ for name, layer in found)
         self._layers = [layer for _, layer in found]
+        # Most likelihoods weight the terms of single rows; some compare rows.
+        self._of_rows = type(likelihood).weighted_nll is Likelihood.weighted_nll
+        self.autocast: torch.dtype | None = None
+        self.channels_last = False
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
-        outputs, opened = run_pass(self.network, batch.x, noise)
-        nll = self.likelihood.weighted_nll(outputs, batch.y, batch.weight).sum()
+        outputs, opened = self._outputs(batch.x, noise)
+        if self._of_rows:
+            nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
+        else:
+            nll = self.likelihood.weighted_nll(outputs, batch.y, batch.weight).sum()
         terms = opened.kl_by_layer()
         by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
+
+    def _outputs(self, x: Any, noise: Noise | None) -> tuple[Any, PosteriorPass]:
+        """The network's outputs in full precision, and the pass."""
+        if self.channels_last:
+            x = tree_map(_channels_last, x)
+        if self.autocast is None:
+            return run_pass(self.network, x, noise)
+        # Casts of weights are not kept: under vmap they would outlive the tensors they were made of.
+        with torch.autocast(tree_leaves(x)[0].device.type, self.autocast, cache_enabled=False):
+            outputs, opened = run_pass(self.network, x, noise)
+        exact = next(self.network.parameters()).dtype
+        return tree_map(lambda one: one.to(exact) if one.is_floating_point() else one, outputs), opened
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _term_of(layer: nn.Module, terms: Sequence[tuple[object, Tensor]]) -> Tensor:

@@ -18,35 +18,97 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.likelihoods import Cox, Likelihood
+from sparsebnn.likelihoods import Cox
 from sparsebnn.nn.passes import PosteriorPass, measure
 from sparsebnn.random.noise import NoiseCounter, NoisePart
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.objective import Parts
+from sparsebnn.training.objective import Batch, Parts
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.trainer import ProcessLost
 
 T = TypeVar("T")
 
 
-class Shard:
+def check_apart(objective: nn.Module) -> None:
+    """Refuse what looks at several rows at once, where a batch is computed in parts."""
+    advice = "Use parallel='replicates' and accumulate=1."
+    for name, part in objective.named_modules():
+        if isinstance(part, Cox):
+            expected = "one of single rows where a batch is computed in parts"
+            raise invalid("likelihood", "train", expected, type(part).__name__, advice)
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+            expected = "free of statistics of the batch where it is computed in parts"
+            raise invalid("network", "train", expected, f"{name} ({type(part).__name__})", advice)
+
+
+class Part:
+    """Some rows of every batch, which are computed apart from the others."""
+
+    def __init__(self, first: int, end: int, size: int) -> None:
+        self.first, self.end, self.size = first, end, size
+        # The part of the KL that these rows add.
+        self.share = (end - first) / size
+        self.noise: tuple[NoisePart, NoisePart] | None = None
+
+    def divided(self, count: int) -> list[Part]:
+        """The rows in ``count`` parts."""
+        rows = self.end - self.first
+        if rows < count:
+            raise invalid("accumulate", "Settings", f"at most the {rows} rows of a process's batch", count)
+        ends = [self.first + rows * i // count for i in range(count + 1)]
+        return [Part(first, end, self.size) for first, end in zip(ends, ends[1:])]
+
+    def of(self, batch: Batch, whole: tuple[int, int]) -> Batch:
+        """These rows of a batch of the rows ``whole``; ``rows`` is their share of the real ones."""
+
+        def cut(t: Tensor) -> Tensor:
+            return t[:, self.first - whole[0] : self.end - whole[0]]
+
+        share = (self.end - self.first) / (whole[1] - whole[0])
+        return Batch(tree_map(cut, batch.x), cut(batch.y), cut(batch.weight), batch.rows * share)
+
+    def noise_parts(self, network: nn.Module, x: Any) -> tuple[NoisePart, NoisePart]:
+        """Which normal and which logistic numbers of the whole batch's noise belong to these rows.
+
+        The network runs on these rows and on one more: noise that grows belongs to rows, the rest is shared.
+        """
+        few, more = _requests(network, x), _requests(network, tree_map(lambda t: torch.cat([t, t[:1]]), x))
+        device = tree_leaves(x)[0].device
+        index: dict[str, list[Tensor]] = {"normal": [], "logistic": []}
+        rows, at = self.end - self.first, {"normal": 0, "logistic": 0}
+        for (kind, shape), (_, grown) in zip(few, more):
+            start, count = at[kind], math.prod(shape)
+            if shape == grown:
+                index[kind].append(torch.arange(start, start + count))
+                at[kind] += count
+                continue
+            per_row = count // rows
+            if not shape or shape[0] % rows or grown != (shape[0] // rows * (rows + 1), *shape[1:]):
+                expected = "one whose Bayesian layers have the rows of the batch along the first axis"
+                advice = "Train it in one process, or with parallel='replicates'."
+                raise invalid("network", "train", expected, f"outputs of shape {shape}", advice)
+            index[kind].append(torch.arange(start + self.first * per_row, start + self.end * per_row))
+            at[kind] += per_row * self.size
+        made = []
+        for kind in ("normal", "logistic"):
+            own = torch.cat([torch.empty(0, dtype=torch.int64), *index[kind]]).to(device)
+            made.append(NoisePart.of(own, at[kind]))
+        return made[0], made[1]
+
+
+class Shard(Part):
     """What one process of a group does: which rows are its own, and how results are added up."""
 
-    def __init__(self, size: int, likelihood: Likelihood, group: Any = None) -> None:
+    def __init__(self, size: int, objective: nn.Module, group: Any = None) -> None:
         self.group = group
-        if any(isinstance(part, Cox) for part in likelihood.modules()):
-            advice = "Use parallel='replicates', or another survival likelihood."
-            expected = "one of single rows where processes share a batch"
-            raise invalid("likelihood", "train", expected, type(likelihood).__name__, advice)
+        check_apart(objective)
         self.rank, self.processes = dist.get_rank(group), dist.get_world_size(group)
         if size < self.processes:
             advice = "Use a larger batch_size, fewer processes, or parallel='replicates'."
             got = f"batches of {size} rows for {self.processes} processes"
             raise invalid("batch_size", "train", "at least one row per process", got, advice)
-        self.first, self.end = (size * r // self.processes for r in (self.rank, self.rank + 1))
-        self.size = size
-        # The part of the KL that this process adds: that of its rows.
-        self.share = (self.end - self.first) / size
+        first, end = (size * r // self.processes for r in (self.rank, self.rank + 1))
+        super().__init__(first, end, size)
         self.interrupted = False  # here
         self.stopping = False  # in any process, as of the last step
         self._flat: Tensor | None = None
@@ -118,33 +180,27 @@ class Shard:
         for tensor in tensors.values():
             dist.broadcast(tensor.data, src=0, group=self.group)
 
-    def noise_parts(self, network: nn.Module, x: Any) -> tuple[NoisePart, NoisePart]:
-        """Which normal and which logistic numbers of the whole batch's noise belong to these rows.
 
-        The network runs on these rows and on one more: noise that grows belongs to rows, the rest is shared.
-        """
-        few, more = _requests(network, x), _requests(network, tree_map(lambda t: torch.cat([t, t[:1]]), x))
-        device = tree_leaves(x)[0].device
-        index: dict[str, list[Tensor]] = {"normal": [], "logistic": []}
-        rows, at = self.end - self.first, {"normal": 0, "logistic": 0}
-        for (kind, shape), (_, grown) in zip(few, more):
-            start, count = at[kind], math.prod(shape)
-            if shape == grown:
-                index[kind].append(torch.arange(start, start + count))
-                at[kind] += count
-                continue
-            per_row = count // rows
-            if not shape or shape[0] % rows or grown != (shape[0] // rows * (rows + 1), *shape[1:]):
-                expected = "one whose Bayesian layers have the rows of the batch along the first axis"
-                advice = "Train it in one process, or with parallel='replicates'."
-                raise invalid("network", "train", expected, f"outputs of shape {shape}", advice)
-            index[kind].append(torch.arange(start + self.first * per_row, start + self.end * per_row))
-            at[kind] += per_row * self.size
-        made = []
-        for kind in ("normal", "logistic"):
-            own = torch.cat([torch.empty(0, dtype=torch.int64), *index[kind]]).to(device)
-            made.append(NoisePart.of(own, at[kind]))
-        return made[0], made[1]
+def accumulated(
+    pieces: Sequence[Part],
+    batch: Batch,
+    whole: tuple[int, int],
+    gradients_of: Callable[[Part, Batch], tuple[dict[str, Tensor], Parts]],
+) -> tuple[dict[str, Tensor], Parts]:
+    """The gradients of a batch, computed piece by piece and added up."""
+    total: dict[str, Tensor] = {}
+    sums: Parts | None = None
+    for piece in pieces:
+        gradients, parts = gradients_of(piece, piece.of(batch, whole))
+        share = (piece.end - piece.first) / (whole[1] - whole[0])
+        scaled = Parts(parts.loss, parts.nll, parts.kl * share, parts.kl_by_layer * share)
+        if sums is None:
+            total, sums = gradients, scaled
+            continue
+        total = {name: total[name] + gradient for name, gradient in gradients.items()}
+        sums = Parts(*(a + b for a, b in zip(sums, scaled)))
+    assert sums is not None
+    return total, sums
 
 
 class _Log(NoiseCounter):

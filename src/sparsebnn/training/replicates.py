@@ -63,6 +63,11 @@ class Replicates:
         self.varied = self._per_replicate(per_replicate or {})
         for name in self.varied:
             del self.shared[name]
+        # Running statistics are learned, by each replicate for itself.
+        self.statistics = _statistics(self.objective)
+        for name in self.statistics & self.shared.keys():
+            value = self.shared.pop(name)
+            self.varied[name] = value.expand(len(self.seeds), *value.shape).contiguous()
         self.seed_tensor = counter.seed_tensor(self.seeds, device)
         self.dtype = next(iter(self.parameters.values())).dtype
         self.size = NoiseSize(0, 0)
@@ -91,6 +96,13 @@ class Replicates:
     def trained(self) -> dict[str, Tensor]:
         """The stacked parameters that training moves."""
         return {n: p for n, p in self.parameters.items() if n not in self.frozen}
+
+    @property
+    def ordinary(self) -> list[str]:
+        """The names of trained parameters of the network outside its Bayesian layers."""
+        inside = {id(p) for _, layer in bayesian_layers(self.objective) for p in layer.parameters()}
+        named = self.objective.network.named_parameters(prefix="network")
+        return [n for n, p in named if id(p) not in inside and n not in self.frozen]
 
     def _per_replicate(self, per_replicate: Mapping[str, Sequence[float] | Tensor]) -> dict[str, Tensor]:
         varied: dict[str, Tensor] = {}
@@ -133,7 +145,10 @@ class Replicates:
         if len(self) > 1:
             for name, parameter in self.objective.named_parameters():
                 parameter.data = self.parameters[name][0]
+        before = {name: self.varied[name].clone() for name in self.statistics}
         self.size = noise_size(self.objective.network, x)
+        for name, value in before.items():
+            self.varied[name].copy_(value)
         return self.size
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -258,3 +273,13 @@ def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The submodule that holds a buffer, and the buffer's own name."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
+
+
+def _statistics(module: nn.Module) -> set[str]:
+    """The names of the buffers that batch normalization in training mode writes."""
+    return {
+        f"{name}.{buffer}"
+        for name, part in module.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats
+        for buffer, _ in part.named_buffers(recurse=False)
+    }

@@ -22,11 +22,26 @@ _MEANS_ALONE = 0.7
 
 # Fields that the record of a training without phases leaves out, and the defaults of all added later.
 _PHASES = ("free_fraction", "refit_temperature_factor")
-_DEFAULT = {"shift": 0, "free_fraction": None, "refit_temperature_factor": 1.0}
+_LATER: dict[str, Any] = {
+    "shift": 0,
+    "optimizer": "adam",
+    "momentum": 0.9,
+    "weight_decay": 0.0,
+    "clip_norm": None,
+    "accumulate": 1,
+    "average": None,
+    "autocast": None,
+    "channels_last": False,
+}
+_DEFAULT: dict[str, Any] = {**_LATER, "free_fraction": None, "refit_temperature_factor": 1.0}
 
 
 def _finite(value: float) -> bool:
     return 0.0 <= value < math.inf
+
+
+def _is_share(value: float) -> bool:
+    return 0.0 <= value <= 1.0
 
 
 def _check_factor(value: float, what: str, owner: str) -> None:
@@ -37,7 +52,7 @@ def _check_factor(value: float, what: str, owner: str) -> None:
 class Constant:
     """The same rate throughout."""
 
-    def factor(self, epoch: int, epochs: int) -> float:
+    def factor(self, epoch: float, epochs: float) -> float:
         return 1.0
 
 
@@ -60,7 +75,7 @@ class Steps:
             check_count(milestone, "milestones", "Steps", least=0)
         _check_factor(self.factor_each, "factor_each", "Steps")
 
-    def factor(self, epoch: int, epochs: int) -> float:
+    def factor(self, epoch: float, epochs: float) -> float:
         return self.factor_each ** sum(epoch >= m for m in self.milestones)
 
 
@@ -77,22 +92,75 @@ class Cosine:
     def __post_init__(self) -> None:
         _check_factor(self.last, "last", "Cosine")
 
-    def factor(self, epoch: int, epochs: int) -> float:
+    def factor(self, epoch: float, epochs: float) -> float:
         return max(self.last, 0.5 * (1.0 + math.cos(math.pi * epoch / max(1, epochs))))
 
 
-Schedule = Constant | Steps | Cosine
+@dataclass(frozen=True)
+class Warmup:
+    """The rate rises linearly over the first ``share`` of the epochs, then follows another schedule.
+
+    It changes with every step.
+
+    >>> [round(Warmup(0.5, Constant()).factor(e, 4), 3) for e in (0, 1, 2, 3)]
+    [0.0, 0.5, 1.0, 1.0]
+    """
+
+    share: float = 0.05
+    then: Constant | Steps | Cosine = Cosine()
+
+    def __post_init__(self) -> None:
+        check_number(self.share, "share", "Warmup", "a share of the epochs, from 0 to 1", _is_share)
+        if not isinstance(self.then, Constant | Steps | Cosine):
+            raise invalid("then", "Warmup", "Constant(), Steps(...) or Cosine()", repr(self.then))
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        ramp = self.share * epochs
+        return epoch / ramp if epoch < ramp else self.then.factor(epoch - ramp, epochs - ramp)
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """From ``first`` up to 1 at the share ``peak`` of the epochs, then down to ``last``, along half cosines.
+
+    It changes with every step.
+
+    >>> [round(OneCycle(0.5, 0.0, 0.0).factor(e, 4), 3) for e in (0, 1, 2, 3, 4)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+
+    peak: float = 0.3
+    first: float = 0.04
+    last: float = 4e-6
+
+    def __post_init__(self) -> None:
+        check_number(self.peak, "peak", "OneCycle", "strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
+        _check_factor(self.first, "first", "OneCycle")
+        _check_factor(self.last, "last", "OneCycle")
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        top = self.peak * epochs
+        if epoch < top:
+            return self.first + (1.0 - self.first) * 0.5 * (1.0 - math.cos(math.pi * epoch / top))
+        left = (epoch - top) / max(epochs - top, 1e-12)
+        return self.last + (1.0 - self.last) * 0.5 * (1.0 + math.cos(math.pi * left))
+
+
+Schedule = Constant | Steps | Cosine | Warmup | OneCycle
+_EVERY_STEP = (Warmup, OneCycle)
 
 
 def schedule(value: str | Schedule) -> Schedule:
-    """A schedule, or the one of that name: 'constant', 'cosine', 'steps' (halfway, to a tenth)."""
-    if isinstance(value, Constant | Steps | Cosine):
+    """A schedule, or the one of that name: constant, cosine, steps (halfway, to a tenth), one_cycle."""
+    if isinstance(value, Schedule):
         return value
     if not isinstance(value, str):
         raise invalid("schedule", "Settings", "a name or a schedule", type(value).__name__)
-    check_choice(value, ("constant", "steps", "cosine"), "schedule", "Settings")
+    check_choice(value, ("constant", "steps", "cosine", "one_cycle"), "schedule", "Settings")
     if value == "constant":
         return Constant()
+    if value == "one_cycle":
+        return OneCycle()
     return Cosine() if value == "cosine" else _Halfway()
 
 
@@ -102,7 +170,7 @@ class _Halfway(Steps):
     def __init__(self) -> None:
         super().__init__(())
 
-    def factor(self, epoch: int, epochs: int) -> float:
+    def factor(self, epoch: float, epochs: float) -> float:
         return self.factor_each if epoch >= epochs // 2 else 1.0
 
 
@@ -135,6 +203,14 @@ class Settings:
     ``shift`` moves every image by up to so many pixels up or down, and left or right, drawn again in every
     epoch; the border is filled with 0.
 
+    ``optimizer`` is ``"adam"``, ``"adamw"`` or ``"sgd"`` with ``momentum``. ``weight_decay`` (of the last
+    two) applies to parameters outside Bayesian layers; those inside have a prior. ``clip_norm`` limits the
+    norm of each replicate's gradient. ``accumulate`` computes a batch in so many parts, one after the other,
+    with the same result up to rounding and less memory. ``average``, such as 0.999, makes the results those
+    of an exponential moving average of the parameters. ``autocast="bfloat16"`` computes means of outputs, and
+    ordinary layers, in that precision; variances, logarithms and the KL stay in full precision.
+    ``channels_last`` stores images that way (one replicate).
+
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
     0.1
     >>> phased = Settings(epochs=100, free_fraction=0.5, refit=0.2, target_density=0.02)
@@ -156,6 +232,14 @@ class Settings:
     shift: int = 0
     free_fraction: float | None = None
     refit_temperature_factor: float = 1.0
+    optimizer: str = "adam"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    accumulate: int = 1
+    average: float | None = None
+    autocast: str | None = None
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         check_count(self.epochs, "epochs", "Settings")
@@ -188,9 +272,41 @@ class Settings:
             "greater than 0 and finite",
             lambda value: 0.0 < value < math.inf,
         )
+        self._check_steps()
         if self.free_fraction is not None:
             self._check_phases(self.free_fraction)
         self._write_plainly("learning_rate", "temperature", "warmup", "refit", "refit_temperature_factor")
+
+    def _check_steps(self) -> None:
+        """What a step does."""
+        check_choice(self.optimizer, ("adam", "adamw", "sgd"), "optimizer", "Settings")
+        below_1 = "at least 0 and less than 1"
+        check_number(self.momentum, "momentum", "Settings", below_1, lambda value: 0.0 <= value < 1.0)
+        check_number(self.weight_decay, "weight_decay", "Settings", "finite and at least 0", _finite)
+        if self.weight_decay and self.optimizer == "adam":
+            advice = "Choose optimizer='adamw'."
+            raise invalid("weight_decay", "Settings", "0 with optimizer='adam'", self.weight_decay, advice)
+        if self.clip_norm is not None:
+            positive = "greater than 0 and finite"
+            check_number(self.clip_norm, "clip_norm", "Settings", positive, lambda v: 0.0 < v < math.inf)
+        check_count(self.accumulate, "accumulate", "Settings")
+        if self.accumulate > self.batch_size:
+            raise invalid(
+                "accumulate", "Settings", f"at most the batch size, {self.batch_size}", self.accumulate
+            )
+        if self.average is not None:
+            check_number(self.average, "average", "Settings", below_1, lambda value: 0.0 <= value < 1.0)
+        if self.autocast is not None:
+            check_choice(self.autocast, ("bfloat16",), "autocast", "Settings")
+        if not isinstance(self.channels_last, bool):
+            raise invalid("channels_last", "Settings", "True or False", repr(self.channels_last))
+
+    @property
+    def every_step(self) -> bool:
+        """Whether a schedule changes rates with every step instead of every epoch."""
+        return any(
+            isinstance(schedule(one), _EVERY_STEP) for one in (self.schedule, *self.schedules.values())
+        )
 
     def _check_phases(self, share: float) -> None:
         expected = "a share of the epochs that leaves some before the refit"
@@ -216,7 +332,7 @@ class Settings:
         (False, True)
         """
         every = {field.name: getattr(self, field.name) for field in fields(self)}
-        later = {"shift"} if self.free_fraction is not None else {"shift", *_PHASES}
+        later = {*_LATER} if self.free_fraction is not None else {*_LATER, *_PHASES}
         return {name: value for name, value in every.items() if name not in later or value != _DEFAULT[name]}
 
     @property
@@ -294,7 +410,7 @@ class Settings:
         own = _longest(group, self.schedules)
         return schedule(self.schedule if own is None else self.schedules[own])
 
-    def rate_factor(self, group: str, epoch: int) -> float:
+    def rate_factor(self, group: str, epoch: float) -> float:
         """What a group's schedule makes of its rate in an epoch; every phase starts again."""
         if epoch < self.free_until:
             return self.schedule_of(group).factor(epoch, self.free_until)
@@ -304,7 +420,7 @@ class Settings:
             return 0.0
         return Cosine().factor(epoch - self.refit_from, self.epochs - self.refit_from)
 
-    def rate(self, group: str, epoch: int) -> float:
+    def rate(self, group: str, epoch: float) -> float:
         """The learning rate of a group of parameters in an epoch."""
         return self.base_rate(group) * self.rate_factor(group, epoch)
 

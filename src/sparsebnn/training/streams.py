@@ -263,7 +263,7 @@ class Stream:
         if rows < size:
 
             def filled(t: Tensor) -> Tensor:
-                return torch.cat([t, t[:1].expand(size - rows, *t.shape[1:])])
+                return t[torch.arange(size) % rows]
 
             x, y = tree_map(filled, x), filled(y)
             weight = torch.cat([weight, weight.new_zeros(size - rows)])
@@ -305,7 +305,7 @@ class Stream:
         for at in range(position, self.per_epoch):
             places = torch.arange(at * size + own[0], at * size + own[1])
             real = places < rows
-            places = torch.where(real, places, 0)
+            places = places % rows
             if not shuffle:
                 index = places.expand(replicates, -1)
             elif whole is not None:

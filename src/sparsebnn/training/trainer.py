@@ -116,6 +116,7 @@ class Trainer:
         state = {f"parameter/{n}": t for n, t in replicates.parameters.items()}
         for moment in ("first", "second"):
             state.update({f"adam.{moment}/{n}": t for n, t in engine.state[moment].items()})
+        state.update({f"average/{n}": t for n, t in engine.state["average"].items()})
         state.update({f"varied/{n}": t for n, t in replicates.varied.items()})
         for name in ("step", "alive", "stopped_at", "totals"):
             state[f"loop/{name}"] = engine[name]
