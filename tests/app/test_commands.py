@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import gzip
 import io
 import json
 import re
@@ -11,18 +12,19 @@ import subprocess
 import sys
 
 import numpy as np
+import polars
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.calls import call, refused, write
-from sparsebnn.app.commands import progress, running
+from app.calls import call, refused, write, write_excel
+from sparsebnn.app.commands import matching, progress, running
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed, spellings
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import Encoder, SparseBNNRegressor, Table
+from sparsebnn.estimators import Encoder, SparseBNNRegressor, Table, load
 
 QUICK = ["--epochs", "8", "--replicates", "2", "--quiet"]
 
@@ -190,9 +192,95 @@ def test_options_are_checked_before_the_file_is_read(option, value, monkeypatch)
     refused(done, f"The '{option}' of sparsebnn fit must be", value)
 
 
-def test_new_rows_without_a_column_are_refused(run, tmp_path):
-    (tmp_path / "new.csv").write_text("age,town\n3,Oslo\n", encoding="utf-8")
-    refused(call("predict", run / "run", tmp_path / "new.csv"), "'data'", "'joined', 'flat'")
+def test_new_rows_need_the_columns_in_use_only(run, tmp_path):
+    """The model says which these are; here they are set by hand."""
+    model = load(run / "run" / "model.safetensors")
+    rows = read_table(str(run / "p.csv")).drop("outcome")
+    model.used_ = np.array([name in ("age", "x") for name in rows.columns])
+    found, notes = matching.matched(model, rows.select("x", "age").with_columns(other=1))
+    assert found.columns == rows.columns
+    assert found["town"].null_count() == len(rows)
+    assert notes == [notes[0]]
+    assert "'town', 'joined'" in notes[0]
+    assert "flat" not in notes[0]  # training left it out
+    with pytest.raises(InvalidInput, match="no column 'age'"):
+        matching.matched(model, rows.drop("age"))
+    (tmp_path / "new.csv").write_text("other\n3\n", encoding="utf-8")
+    refused(call("predict", run / "run", tmp_path / "new.csv"), "'data'")
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    """A table with a row number, an identifier and a code; fitted with options for its columns."""
+    folder = tmp_path_factory.mktemp("clinic")
+    random = np.random.RandomState(0)
+    rows = [
+        [k, f"p{k:03d}", zone := random.randint(3), x := round(random.randn(), 3), int(x + zone > 1)]
+        for k in range(90)
+    ]
+    write(folder / "d.csv", ["", "patient", "zone", "x", "ill"], rows)
+    words = ["--target", "ill", "--categorical", "zone", "--id", "patient", "--out", folder / "run"]
+    done = call("fit", folder / "d.csv", *words, *QUICK)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_columns_are_read_as_asked(clinic):
+    record = json.loads((clinic / "run" / "record.json").read_text())
+    kinds = {each["name"]: each["kind"] for each in record["data"]["columns"]}
+    assert kinds == {"column 1": "dropped", "patient": "dropped", "zone": "category", "x": "number"}
+    assert "--categorical zone" in record["command"]
+    assert any("'column 1' is left out" in note for note in record["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--drop", "zome"], ["'drop'", "'zone'"]),
+        (["--numeric", "ill"], ["'numeric'", "target"]),
+        (["--drop", "x", "--id", "x"], ["'id'", "--drop x"]),
+        (["--numeric", "patient"], ["'patient'", "'p0"]),
+    ],
+)
+def test_wrong_columns_are_named(clinic, words, fragments):
+    done = call("fit", clinic / "d.csv", "--target", "ill", "--out", clinic / "r", *words, *QUICK)
+    refused(done, *fragments)
+
+
+def test_identifiers_are_carried_to_the_predictions(clinic):
+    header, first, *_ = (clinic / "run" / "predictions.csv").read_text().splitlines()
+    assert header.startswith("row,column 1,patient,truth,prediction")
+    row, number, patient, *_ = first.split(",")
+    assert (int(row), int(number)) == (int(patient[1:]) + 1, int(patient[1:]))
+    done = call("predict", clinic / "run", clinic / "d.csv", "--id", "x")
+    assert done.stdout.splitlines()[0].startswith("row,x,prediction")
+    refused(call("predict", clinic / "run", clinic / "d.csv", "--id", "xx"), "'id'")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv.gz", "tsv"])
+def test_predictions_in_other_formats(clinic, suffix):
+    out = clinic / f"predictions.{suffix}"
+    plain = call("predict", clinic / "run", clinic / "d.csv").stdout
+    assert call("predict", clinic / "run", clinic / "d.csv", "--out", out).exit_code == 0
+    found = polars.read_parquet(out) if suffix == "parquet" else read_table(str(out))
+    want = polars.read_csv(plain.encode())
+    assert found.columns == want.columns
+    np.testing.assert_allclose(found["entropy"].cast(float), want["entropy"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("suffix", ["csv.gz", "tsv", "xlsx"])
+def test_the_same_rows_in_other_formats(clinic, suffix):
+    rows = polars.read_csv(clinic / "d.csv", has_header=True)
+    path = clinic / f"d.{suffix}"
+    if suffix == "xlsx":
+        pytest.importorskip("fastexcel")
+        write_excel(path, [rows.columns, *rows.rows()])
+    elif suffix == "tsv":
+        rows.write_csv(path, separator="\t")
+    else:
+        path.write_bytes(gzip.compress((clinic / "d.csv").read_bytes()))
+    want = call("predict", clinic / "run", clinic / "d.csv", "--id", "patient").stdout
+    assert call("predict", clinic / "run", path, "--id", "patient").stdout == want
 
 
 def test_labels_of_numbers_are_left_alone():

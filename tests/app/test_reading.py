@@ -109,7 +109,9 @@ def _write_bad_files(folder):
     (folder / "array.npy").rename(folder / "array.npz")
     (folder / "void.npz").write_bytes(b"")
     np.savez(folder / "nothing.npz")
-    (folder / "d.xlsx").write_bytes(b"")
+    for name in ("d.xlsx", "d.docx", "d.zip.gz"):
+        (folder / name).write_bytes(b"")
+    (folder / "d.csv.gz").write_bytes(b"a,b")
     (folder / "folder.csv").mkdir()
 
 
@@ -123,7 +125,10 @@ def _write_bad_files(folder):
         ("array.npz", "cannot be read as .npz"),
         ("void.npz", "cannot be read as .npz"),
         ("nothing.npz", "same number of rows"),
-        ("d.xlsx", "'data'"),
+        ("d.xlsx", "cannot be read as a spreadsheet"),
+        ("d.docx", "'data'"),
+        ("d.zip.gz", "'data'"),
+        ("d.csv.gz", "cannot be read as a gzip file"),
         ("folder.csv", "is a folder"),
         ("nowhere.csv", "no file"),
     ],

@@ -139,16 +139,18 @@ def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
             "when": pd.Timestamp("2020-01-01") + pd.to_timedelta(random.randint(0, 900, rows), "D"),
             "always": 1.0,
             "raw": random.randn(rows),
+            "town": random.choice([*(f'town "{k}"' for k in range(39)), None], rows),  # coded by the target
         }
     )
 
 
 def strange(frame: pd.DataFrame) -> pd.DataFrame:
     """The same table with what training did not have: gaps, unknown levels, values far away."""
-    found = frame.astype({"sex": object, "double": object}).copy()
+    found = frame.astype({"sex": object, "double": object, "town": object}).copy()
     found.loc[:9, "sex"] = None
     found.loc[5:19, "double"] = "violet"
     found.loc[15:24, "sex"] = "x"
+    found.loc[10:14, "town"], found.loc[26:31, "town"] = "elsewhere", None
     found.loc[20:29, "income, €"] = np.nan
     found.loc[30:34, "age"] = 1e4
     found.loc[35:39, "when"] = pd.NaT

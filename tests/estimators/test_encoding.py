@@ -1,6 +1,7 @@
 """Tables to inputs: against values computed by hand, and against scikit-learn's scaler."""
 
 import datetime
+import functools
 import json
 import math
 import warnings
@@ -9,12 +10,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import ColumnWarning, Encoder, SparseBNNClassifier, SparseBNNRegressor, Table
 from sparsebnn.estimators.columns import middle_and_std
 from sparsebnn.estimators.encoding import warn_of_columns
+from sparsebnn.estimators.target_codes import signal
 
 QUICK = {"random_state": 0, "epochs": 2, "replicates": 1, "hidden": (4,), "n_draws": 2}
 
@@ -190,17 +193,131 @@ def test_columns_without_information_are_dropped(values, constant):
     assert (column.kind, column.constant, column.inputs) == ("dropped", constant, ())
 
 
-def test_of_many_levels_the_most_frequent_are_kept():
+# -- many levels: the mean of the target, of other rows --------------------------------------------------
+
+
+def towns(rows=400, levels=50, seed=0):
+    random = np.random.RandomState(seed)
+    place = random.randint(0, levels, rows)
+    return [f"t{k}" for k in place], place, random.randn(levels)[place] + random.randn(rows)
+
+
+def coded(cells, y, classes=False):
+    """The encoder of one column, its training inputs before standardizing, and the folds."""
+    given = functools.partial(signal, torch.as_tensor(y), 5, 0, classes)
+    table = Table.of(frame(a=cells))
+    encoder = Encoder.learned(table, np.ones(len(y)), None, given)
+    column = encoder.columns[0]
+    x = encoder.transform_training(table, np.ones(len(y)), given)
+    return encoder, x * np.array(column.scale) + np.array(column.centre), given().fold
+
+
+def test_a_training_row_is_coded_by_rows_of_other_folds():
+    """Each code, computed row by row from the formula; and it does not move with the row's own target."""
+    cells, place, y = towns()
+    _, raw, fold = coded(cells, y)
+    for i in (0, 17, 200):
+        others = fold != fold[i]
+        own, all_ = y[others & (place == place[i])], y[others]
+        groups = [y[others & (place == k)] for k in np.unique(place[others])]
+        within = sum(((g - g.mean()) ** 2).sum() for g in groups) / (len(all_) - len(groups))
+        sizes = np.array([len(g) for g in groups])
+        spread = sum(len(g) * (g.mean() - all_.mean()) ** 2 for g in groups) / (len(groups) - 1)
+        size = (len(all_) - (sizes**2).sum() / len(all_)) / (len(groups) - 1)
+        m = within / ((spread - within) / size)
+        assert raw[i, 0] == pytest.approx((own.sum() + m * all_.mean()) / (len(own) + m), rel=1e-10)
+        changed = y.copy()
+        changed[i] += 100.0
+        assert coded(cells, changed)[1][i, 0] == pytest.approx(raw[i, 0], rel=1e-10)
+
+
+def test_levels_that_do_not_differ_have_nearly_one_code():
+    cells, _, _ = towns()
+    encoder, _, _ = coded(cells, np.random.RandomState(5).randn(400))
+    assert np.ptp(encoder.columns[0].codes) < 0.4
+    assert encoded(encoder, frame(a=cells)).std() < 3.0  # noise is not scaled up to 1 and more
+
+
+def test_classes_have_a_code_each_and_new_levels_are_average():
+    cells, place, _ = towns()
+    encoder, raw, _ = coded(cells, place % 3, classes=True)
+    column = encoder.columns[0]
+    assert encoder.input_names == [f"a (by target {k})" for k in (1, 2, 3)]
+    codes = dict(zip(column.levels, column.codes))
+    assert all(int(np.argmax(codes[f"t{k}"])) == k % 3 for k in range(50))
+    assert np.abs(raw).max() < 10.0
+    assert encoded(encoder, frame(a=["new", None])).tolist() == [[0.0] * 3] * 2
+    assert Encoder.of_record(json.loads(json.dumps(encoder.record()))) == encoder
+    assert "50 levels" in encoder.notes[0]
+
+
+def test_merged_levels_are_counted():
     cells = [f"w{k}" for k in range(40) for _ in range(50 - k)]
     column = learned(frame(a=cells)).columns[0]
     assert set(column.levels) == {f"w{k}" for k in range(30)}
+    assert column.merged == 10
+    assert f"the 10 rarest merged ({sum(50 - k for k in range(30, 40))} rows)" in column.note
+
+
+# -- identifiers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["rownames", "Unnamed: 0", "", "ID", "patient_id", "customerID", "row.id", "index"]
+)
+@pytest.mark.parametrize(
+    "values", [np.arange(1, 41), [f"{k:04d}" for k in range(40)], np.arange(40.0) * 7 % 41]
+)
+def test_names_of_rows_are_left_out(name, values):
+    column = learned(pd.DataFrame({name: values, "x": np.arange(40) % 3})).columns[0]
+    assert (column.kind, column.identifier) == ("dropped", True)
+    assert "identifier" in column.note
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("id", np.arange(40) // 2),  # repeated: it may be a group
+        ("acid", np.arange(40) * 3),
+        ("covid", np.arange(40)[::-1]),
+        ("id", np.arange(40) + 0.5),
+        ("year", np.arange(1980, 2020)),
+        ("time", np.arange(40) * 5.0),
+        ("width", np.arange(40)[::-1]),
+    ],
+)
+def test_measurements_stay(name, values):
+    column = learned(pd.DataFrame({name: values})).columns[0]
+    assert (column.kind, column.identifier) == ("number", False)
+
+
+def test_a_column_that_counts_rows_is_pointed_out_and_stays():
+    given = pd.DataFrame({"case": np.arange(1, 61)[np.arange(60) % 5 > 0], "x": np.arange(48) % 5})
+    column = learned(given).columns[0]
+    assert (column.kind, column.identifier, len(column.inputs)) == ("number", True, 1)
+    assert "counts the rows" in column.note
+    assert not learned(given.to_numpy()).columns[0].identifier  # an array has no names
+
+
+def test_kinds_that_are_asked_for():
+    given = pd.DataFrame({"id": range(40), "zip": np.arange(40) % 3, "x": range(40), "y": range(40)})
+    kinds = {"id": "number", "zip": "category", "x": "drop", "y": "id"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what was asked for needs no warning
+        model = SparseBNNClassifier(**QUICK, column_kinds=kinds).fit(given, [0, 1] * 20)
+    assert [c.kind for c in model._encoder.columns] == ["number", "category", "dropped", "dropped"]
+    assert [c.identifier for c in model._encoder.columns] == [False, False, False, True]
+    with pytest.raises(InvalidInput, match="column_kinds"):
+        SparseBNNClassifier(**QUICK, column_kinds={"zipp": "category"}).fit(given, [0, 1] * 20)
+    with pytest.raises(InvalidInput, match="column_kinds"):
+        SparseBNNClassifier(**QUICK, column_kinds={"zip": "text"}).fit(given, [0, 1] * 20)
 
 
 # -- frames -------------------------------------------------------------------------------------------
 
 
 def test_columns_left_out_are_named(tmp_path):
-    given = pd.DataFrame({"id": [f"id{k}" for k in range(80)], "same": 1.0, "x": np.arange(80.0)})
+    given = pd.DataFrame({"id": [f"id{k}" for k in range(80)], "same": 1.0, "x": np.arange(80.0) % 7})
     model = SparseBNNClassifier(**QUICK)
     with pytest.warns(ColumnWarning) as caught:
         model.fit(given, [0, 1] * 40)
@@ -306,7 +423,7 @@ def test_a_table_of_text_as_an_array_and_as_a_frame():
 
 def test_names_of_polars_frames_are_those_of_training():
     """With every scikit-learn: some of them read no names from a polars frame."""
-    given = pl.DataFrame({"a": np.arange(20.0), "b": np.arange(20.0)[::-1] ** 2})
+    given = pl.DataFrame({"a": np.arange(20.0) ** 2, "b": np.arange(20.0)[::-1] ** 2})
     model = SparseBNNClassifier(**QUICK).fit(given, [0, 1] * 10)
     assert model.predict(given).shape == (20,)
     for other in (given.select("b", "a"), given.rename({"b": "c"})):

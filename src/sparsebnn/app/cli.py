@@ -80,11 +80,19 @@ def _app() -> Any:
     @app.command()
     def fit(
         data: str = typer.Argument(
-            ..., help="A .csv, .parquet or .npz file; - reads CSV from standard input."
+            ..., help="A .csv, .tsv, .csv.gz, .xlsx, .parquet or .npz file; - reads CSV from standard input."
         ),
         target: str = typer.Option(..., help="The column to predict."),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
+        drop: list[str] = typer.Option([], help="A column to leave out; may be repeated."),
+        id_: list[str] = typer.Option(
+            [], "--id", help="A column that names the rows: left out, copied to predictions."
+        ),
+        numeric: list[str] = typer.Option([], help="A column to read as numbers."),
+        categorical: list[str] = typer.Option(
+            [], help="A column to read as categories, also if it holds numbers."
+        ),
         family: str = typer.Option(
             "spike_slab", help="spike_slab; flow (slower); concrete; gaussian (not sparse)."
         ),
@@ -105,7 +113,8 @@ def _app() -> Any:
 
         sparsebnn fit patients.csv --target outcome
 
-        sparsebnn fit houses.csv --target price --task regression --out runs/houses
+        sparsebnn fit houses.csv --target price --task regression --out runs/houses --drop notes
+        --categorical zip
 
         cat patients.csv | sparsebnn fit - --target outcome --json
         """
@@ -123,6 +132,7 @@ def _app() -> Any:
                 seed=seed,
                 command=command,
                 quiet=quiet or json_,
+                kinds={"drop": drop, "id": id_, "number": numeric, "category": categorical},
                 family=family,
                 epochs="auto" if epochs is None else epochs,
                 time_budget=time_budget,
@@ -137,22 +147,28 @@ def _app() -> Any:
     @app.command()
     def predict(
         model: Path = saved,
-        data: str = typer.Argument(..., help="Rows with the columns of training; - reads standard input."),
-        out: Path = typer.Option(None, help="The CSV file to write (default: standard output)."),
+        data: str = typer.Argument(..., help="Rows with the columns in use; - reads standard input."),
+        out: Path = typer.Option(
+            None, help="A .csv, .csv.gz, .tsv or .parquet file (default: standard output)."
+        ),
+        id_: list[str] = typer.Option(
+            [], "--id", help="A column to copy to the predictions; may be repeated."
+        ),
         force: bool = typer.Option(False, "--force", help="Replace an existing file."),
         quiet: bool = typer.Option(False, "--quiet", help="Print only errors (and the predictions)."),
         debug: bool = debugging,
     ) -> None:
         """Predict new rows: probabilities and entropy, or means, standard deviations and 90% intervals.
 
-        Text that a spreadsheet would run as a formula gets a leading apostrophe.
+        Columns that the model does not use may be missing, and others are ignored. In CSV files, text that a
+        spreadsheet would run as a formula gets a leading apostrophe.
 
         Example: sparsebnn predict run new.csv --out predictions.csv
         """
         with _all_errors_in_one_line(debug):
             from sparsebnn.app.commands import running
 
-            rows = running.predict(model, data, out, force=force, quiet=quiet)
+            rows = running.predict(model, data, out, ids=id_, force=force, quiet=quiet)
             if out is not None and not quiet:
                 print(f"{rows} rows predicted: {printable(out)}", file=sys.stderr)
 
@@ -241,8 +257,11 @@ def _command(name: str, function: Callable[..., None], given: Mapping[str, Any])
         declared, value = parameter.default, given[option]
         if option in _NOT_RECORDED or value == declared.default:
             continue
-        words += [] if type(declared).__name__ == "ArgumentInfo" else [f"--{option.replace('_', '-')}"]
-        words.append(str(value))
+        flag = (
+            [] if type(declared).__name__ == "ArgumentInfo" else [f"--{option.strip('_').replace('_', '-')}"]
+        )
+        for each in value if isinstance(value, list) else [value]:
+            words += [*flag, str(each)]
     return shlex.join(words)
 
 

@@ -258,6 +258,11 @@ def _encoding(exported: Exported) -> list[str]:
             lines.append(f"    const int code = level_of({value}, known, {len(known)});")
             gone = "code == -2 || code == -1" if column.reference is not None else "code == -2"
             terms = [f"({gone}) ? NAN : (code == {i} ? 1.0 : 0.0)" for i in range(len(column.levels))]
+            if column.codes:
+                for i, own in enumerate(zip(*column.codes)):
+                    values = ", ".join(_number(value) for value in own)
+                    lines.append(f"    static const double codes{i}[{len(own)}] = {{{values}}};")
+                terms = [f"code < 0 ? NAN : codes{i}[code]" for i in range(len(column.codes[0]))]
             gap = "code == -2"
         else:
             lines.append(f"    const double raw = {value};")

@@ -37,13 +37,20 @@ class TableInputs(nn.Module):
         numbers: list[tuple[int, float, float]] = []  # column, lower and upper limit
         seasons: list[tuple[int, float]] = []  # column, phase
         levels_: list[tuple[int, float, float]] = []  # column, code, whether an unknown level is missing
+        coded: list[tuple[int, int]] = []  # column, where its numbers begin in ``codes``
+        codes: list[float] = []
         gaps: list[int] = []
         order: list[tuple[str, int]] = []
 
         for place, column in enumerate(columns):
             if column.kind == "dropped":
                 continue
-            if column.kind == "category":
+            if column.codes:
+                for own in zip(*column.codes):
+                    order.append(("coded", len(coded)))
+                    coded.append((place, len(codes) + 1))
+                    codes += [math.nan, *own]  # an unknown level has the code −1
+            elif column.kind == "category":
                 for code in range(len(column.levels)):
                     order.append(("level", len(levels_)))
                     levels_.append((place, float(code), float(column.reference is not None)))
@@ -61,20 +68,24 @@ class TableInputs(nn.Module):
 
         starts = {"number": 0, "season": len(numbers)}
         starts["level"] = starts["season"] + len(seasons)
-        starts["gap"] = starts["level"] + len(levels_)
+        starts["coded"] = starts["level"] + len(levels_)
+        starts["gap"] = starts["coded"] + len(coded)
         index = [starts[kind] + place for kind, place in order]
-        self._parts = (bool(numbers), bool(seasons), bool(levels_), bool(gaps))
+        self._parts = (bool(numbers), bool(seasons), bool(levels_), bool(coded), bool(gaps))
         self.n_inputs = len(index)
         self._integers("order", index)
         self._integers("number_column", [n[0] for n in numbers])
         self._integers("season_column", [s[0] for s in seasons])
         self._integers("level_column", [entry[0] for entry in levels_])
+        self._integers("coded_column", [entry[0] for entry in coded])
+        self._integers("coded_start", [entry[1] for entry in coded])
         self._integers("gap_column", gaps)
         self._doubles("low", [n[1] for n in numbers])
         self._doubles("high", [n[2] for n in numbers])
         self._doubles("phase", [s[1] for s in seasons])
         self._doubles("code", [entry[1] for entry in levels_])
         self._doubles("two_levels", [entry[2] for entry in levels_])
+        self._doubles("codes", codes)
         self._doubles("centre", [value for column in columns for value in column.centre])
         self._doubles("scale", [value for column in columns for value in column.scale])
 
@@ -101,6 +112,9 @@ class TableInputs(nn.Module):
             missing = torch.isnan(codes) | ((codes < 0.0) & (get("two_levels") > 0.0))
             found.append(torch.where(missing, torch.full_like(equal, math.nan), equal))
         if self._parts[3]:
+            place = raw[:, get("coded_column")].nan_to_num(-1.0).long()
+            found.append(get("codes")[place + get("coded_start")])
+        if self._parts[4]:
             found.append(torch.isnan(raw[:, get("gap_column")]).double())
         every = torch.cat(found, dim=1)[:, get("order")]
         scaled = (every - get("centre")) / get("scale")

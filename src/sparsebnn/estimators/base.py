@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,9 +26,17 @@ from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
 from sparsebnn.estimators.continuing import Continued, continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.encoding import Encoder, checked_table, is_frame, is_sparse, warn_of_columns
+from sparsebnn.estimators.encoding import (
+    Encoder,
+    checked_kinds,
+    checked_table,
+    is_frame,
+    is_sparse,
+    warn_of_columns,
+)
 from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
 from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
+from sparsebnn.estimators.target_codes import signal
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import density
 from sparsebnn.training import Callback, Run, train
@@ -121,11 +130,18 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             if not kept.all():
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state) if fresh else self._seed
+            in_folds = (max(_FOLDS, check_count(self.replicates, "replicates", owner)), seed)
+            classes = self._task == "classification" and targets.dim() == 1
+            given = functools.partial(signal, targets, *in_folds, classes)
             if fresh:
-                self._encoder = Encoder.learned(table, weight)
+                kinds = checked_kinds(self.column_kinds, table.names, owner)
+                self._encoder = Encoder.learned(table, weight, kinds, given)
                 warn_of_columns(self._encoder, notes)
             self.notes_ = [*self._encoder.notes, *notes]
-            x = self._encoder.transform(table)
+            if fresh or not partial:
+                x = self._encoder.transform_training(table, weight, given)
+            else:
+                x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             if before is not None:
                 seen = before.seen.after(x, targets.numpy(), 0)

@@ -68,6 +68,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     class_weight : None, "balanced", or a weight per class.
     likelihood : "auto"; "ordinal" if the classes, in their sorted order, are ordered; "noisy_categorical" if
         some labels are wrong. A ``y`` of several columns of 0 and 1 is multilabel.
+    column_kinds : how to read columns, by name, such as ``{"zip": "category"}``: "number", "category",
+        "drop", or "id" (left out; names the row). By default their names and values decide.
     n_draws : draws of the weights behind a prediction, over all replicates.
     device : "auto", "cpu" or "cuda". A model trained on a GPU predicts on the CPU if there is no GPU.
     warm_start : ``fit`` continues from the last fit: the same encoding, classes and seed, its networks as the
@@ -114,6 +116,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         class_weight: Any = None,
         likelihood: str = "auto",
         calibrate: bool = True,
+        column_kinds: Any = None,
         n_draws: int = 100,
         device: str = "auto",
         warm_start: bool = False,
@@ -136,6 +139,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self.class_weight = class_weight
         self.likelihood = likelihood
         self.calibrate = calibrate
+        self.column_kinds = column_kinds
         self.n_draws = n_draws
         self.device = device
         self.warm_start = warm_start

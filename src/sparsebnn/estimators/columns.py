@@ -1,10 +1,12 @@
 """One column of a table as standardized inputs.
 
 Numbers are standardized, categories become one input per level, dates become time and season, durations
-become seconds. A missing value counts as the average of its column, and a column with gaps in training gets
-one more input that marks them. A level that training never saw is none of the known levels; in a column of
-two levels, which share one input, it counts as the average. Values so extreme that they alone would set the
-scale of the column are clipped (:func:`far_limits`).
+become seconds. More than 30 levels become the mean of the target at each level
+(:mod:`sparsebnn.estimators.target_codes`). A missing value counts as the average of its column, and a
+column with gaps in training gets one more input that marks them. A level that training never saw is none of
+the known levels; in a column of two levels, which share one input, it counts as the average, and so it does
+among coded levels. Values so extreme that they alone would set the scale of the column are clipped
+(:func:`far_limits`).
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import numbers
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sparsebnn.checks import invalid
+from sparsebnn.estimators import target_codes
+from sparsebnn.estimators.target_codes import Signal
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # among numbers and dates, in upper or lower case
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -31,7 +36,8 @@ _YEAR_LAST = [
     for time in ("", " %H:%M", " %H:%M:%S")
 ]
 
-_LEVELS = 30  # more become "all others"
+_LEVELS = 30  # with more, levels are coded by the target
+_MOST_CODED = 10_000  # levels; rarer ones count as the average
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
 
@@ -40,6 +46,9 @@ _YEAR = 365.2425
 _MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
 # A spread below this share of the size of the numbers is rounding.
 _DIGITS = 8 * float(np.finfo(np.float64).eps)
+
+
+Given = Callable[[], Signal]
 
 
 class ColumnWarning(UserWarning):
@@ -54,7 +63,9 @@ class Column:
     ``scale`` standardize each input. With two levels there is one input, and ``reference`` is the level where
     it is 0. ``form`` is the ``strptime`` format of dates with the year last. ``limits`` clip extreme values.
     ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
-    mean "missing".
+    mean "missing". ``codes`` are the numbers of the levels, one row each, if they are coded by the target.
+    ``identifier`` marks a column that numbers or names the rows, ``asked`` one that was left out on request,
+    and ``merged`` counts levels that are too rare to be known.
     """
 
     name: str
@@ -69,11 +80,18 @@ class Column:
     limits: tuple[float, ...] = ()
     constant: bool = False
     sentinel: float | None = None
+    codes: tuple[tuple[float, ...], ...] = ()
+    identifier: bool = False
+    asked: bool = False
+    merged: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs this column becomes."""
         own: tuple[str, ...] = tuple(f"{self.name}={level}" for level in self.levels)
+        if self.codes:
+            count = len(self.codes[0])
+            own = tuple(f"{self.name} (by target{f' {i + 1}' if count > 1 else ''})" for i in range(count))
         if self.kind == "number":
             own = (self.name,)
         elif self.kind == "date":
@@ -83,7 +101,11 @@ class Column:
 
 def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
     """``(rows, inputs)`` of levels or numbers, before standardizing; NaN where the value is missing."""
-    if column.kind == "category":
+    if column.codes:
+        missing = found == None  # noqa: E711
+        table = np.array([*column.codes, [math.nan] * len(column.codes[0])])
+        own = table[target_codes.places(found, column.levels)]
+    elif column.kind == "category":
         missing = found == None  # noqa: E711
         own = (found[:, None] == to_objects(list(column.levels))).astype(np.float64)
         own[missing] = np.nan
@@ -101,19 +123,6 @@ def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
     return np.concatenate([own, missing[:, None]], axis=1) if column.gaps else own
 
 
-def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:
-    """Levels that training did not have, with their counts; empty if rare levels were merged.
-
-    >>> column = learn("w", np.array(["Yes", "No", "No"], dtype=object), np.ones(3))
-    >>> strange_levels(column, np.array(["yes", "No", "yes"], dtype=object))
-    Counter({'yes': 2})
-    """
-    if column.kind != "category" or len(column.levels) >= _LEVELS:
-        return Counter()
-    known = {*column.levels, column.reference}
-    return Counter(level for level in labels(values) if level is not None and level not in known)
-
-
 def encode(column: Column, values: np.ndarray) -> np.ndarray:
     """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average."""
     if column.kind == "dropped":
@@ -125,13 +134,32 @@ def encode(column: Column, values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(scaled, copy=False, nan=0.0)
 
 
-def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool = False) -> Column:
-    """Learn from the training rows how a column becomes inputs."""
-    kind, form = ("category", "") if categorical else kind_of(values)
+def encode_training(column: Column, values: np.ndarray, weight: np.ndarray, given: Given) -> np.ndarray:
+    """Like :func:`encode` for the rows of training, whose codes do not depend on their own target."""
+    if not column.codes:
+        return encode(column, values)
+    raw = _training_inputs(column, labels(values), weight, given())
+    return np.nan_to_num((raw - np.array(column.centre)) / np.array(column.scale), copy=False, nan=0.0)
+
+
+def _training_inputs(column: Column, found: np.ndarray, weight: np.ndarray, signal: Signal) -> np.ndarray:
+    place = target_codes.places(found, column.levels)
+    raw = target_codes.cross_fitted(place, len(column.levels), weight, signal)
+    return np.concatenate([raw, (found == None)[:, None]], axis=1) if column.gaps else raw  # noqa: E711
+
+
+def learn(
+    name: str, values: np.ndarray, weight: np.ndarray, kind: str | None = None, given: Given | None = None
+) -> Column:
+    """Learn from the training rows how a column becomes inputs.
+
+    ``kind`` is ``number`` or ``category`` if it is known; ``given`` returns what many levels are coded by.
+    """
+    kind, form = (kind, "") if kind is not None else kind_of(values)
     if kind == "ambiguous":
         return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
-        return _learn_category(name, values, weight)
+        return _learn_category(name, values, weight, given)
     known = to_floats(values, kind, form, name)
     gaps = np.isnan(known)
     if gaps.all():
@@ -153,14 +181,14 @@ def learn(name: str, values: np.ndarray, weight: np.ndarray, categorical: bool =
         notes.append(f"{code:g} in {share:.1%} of the rows: if it means missing, leave those cells empty")
     note = ", ".join(notes)
     column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits, sentinel=code)
-    return _standardized(column, known, weight)
+    return _standardized(column, _raw_inputs(column, known), weight)
 
 
 def _shown(value: float, kind: str) -> str:
     return f"{value:.4g}" if kind == "number" else str(np.datetime64(math.floor(value), "D"))
 
 
-def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column:
+def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, given: Given | None) -> Column:
     found = labels(values)
     counts = Counter(level for level in found.tolist() if level is not None)
     gaps = len(found) - counts.total()
@@ -172,24 +200,33 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray) -> Column
         return Column(name, "dropped", f"{len(counts)} different levels, nearly one per row")
     # The most frequent first; ties must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
+    coded = len(ordered) > _LEVELS and given is not None
+    most = _MOST_CODED if coded else _LEVELS
     note = f"{len(counts)} levels"
-    if len(ordered) > _LEVELS:
-        note += f", the {_LEVELS} most frequent kept"
+    if coded:
+        note += ", each coded by the mean of the target in its rows"
+    merged = max(0, len(ordered) - most)
+    if merged:
+        note += f", the {merged} rarest merged ({sum(counts[level] for level in ordered[most:])} rows)"
     if gaps:
         note += f", missing in {gaps / len(found):.1%} of the rows"
-    kept, reference = (ordered[1:], ordered[0]) if len(ordered) == 2 else (ordered[:_LEVELS], None)
-    column = Column(name, "category", note, tuple(sorted(kept)), gaps > 0, reference=reference)
-    return _standardized(column, found, weight)
+    kept, reference = (ordered[1:], ordered[0]) if len(ordered) == 2 else (ordered[:most], None)
+    column = Column(name, "category", note, tuple(sorted(kept)), gaps > 0, reference=reference, merged=merged)
+    if given is None or not coded:
+        return _standardized(column, _raw_inputs(column, found), weight)
+    signal, place = given(), target_codes.places(found, column.levels)
+    codes = target_codes.codes(place, len(column.levels), weight, signal)
+    column = replace(column, codes=tuple(map(tuple, codes.tolist())))
+    return _standardized(column, _training_inputs(column, found, weight, signal), weight)
 
 
-def _standardized(column: Column, found: np.ndarray, weight: np.ndarray) -> Column:
+def _standardized(column: Column, raw: np.ndarray, weight: np.ndarray) -> Column:
     """The same column with the centre and scale of its inputs."""
-    raw = _raw_inputs(column, found)
     plain = 0 if column.kind == "category" else raw.shape[1] - int(column.gaps)
     centre, scale = [], []
     for i in range(raw.shape[1]):
         there = ~np.isnan(raw[:, i])
-        middle, std = middle_and_std(raw[there, i], weight[there])
+        middle, std = middle_and_std(raw[there, i], weight[there]) if there.any() else (0.0, 1.0)
         if i >= plain:
             std = max(std, _LEAST_STD)
         centre.append(middle)

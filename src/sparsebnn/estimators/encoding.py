@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,16 +13,30 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from sparsebnn.checks import invalid
-from sparsebnn.estimators.columns import Column, ColumnWarning, encode, learn, to_objects
+from sparsebnn.checks import check_choice, invalid
+from sparsebnn.estimators.columns import (
+    Column,
+    ColumnWarning,
+    Given,
+    encode,
+    encode_training,
+    labels,
+    learn,
+    to_floats,
+    to_objects,
+)
 
 __all__ = [
+    "KINDS",
     "Encoder",
     "Table",
+    "checked_kinds",
     "checked_table",
+    "counts_rows",
     "is_frame",
     "is_sparse",
     "names_apart",
+    "numbers_rows",
     "values_of",
     "warn_of_columns",
 ]
@@ -30,6 +45,16 @@ _TYPED = ("float", "int", "uint", "bool", "datetime", "date", "timedelta", "dura
 _MOST_SPARSE_BYTES = 4 << 30
 _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4  # stack level of the line that called ``fit``
+KINDS = ("number", "category", "drop", "id")  # how a column may be read; "id" is left out, and names the row
+_ROW_NAMES = re.compile(
+    r"(?i:(unnamed: ?\d+|column 1|\.\.\.1)?|(row|obs)?[ _.]?(index|idx|id|uid|uuid|guid|names?"
+    r"|number|num|nr|no)?"
+    r"|.*[ _.]id)|.*[a-z]I[Dd]"
+)
+_ARRAY_NAME = re.compile(r"x\d+")
+_NUMBERS_ROWS = "it has another value in each row and the name of an identifier"
+_COUNTS_ROWS = "it counts the rows: leave it out if it is only their number"
+_LEAST_COUNTED = 10
 
 
 def is_sparse(x: Any) -> bool:
@@ -109,11 +134,29 @@ class Encoder:
     columns: tuple[Column, ...]
 
     @classmethod
-    def learned(cls, table: Table, weight: np.ndarray) -> Encoder:
-        found = [
-            learn(name, values, weight, categorical)
-            for name, values, categorical in zip(table.names, table.values, table.categorical)
-        ]
+    def learned(
+        cls,
+        table: Table,
+        weight: np.ndarray,
+        kinds: Mapping[str, str] | None = None,
+        given: Given | None = None,
+    ) -> Encoder:
+        """``kinds`` overrides how columns are read (:data:`KINDS`); ``given`` is what many levels are
+        coded by.
+        """
+        found = []
+        for name, values, categorical in zip(table.names, table.values, table.categorical):
+            kind = (kinds or {}).get(name, "category" if categorical else None)
+            if kind in ("drop", "id"):
+                found.append(Column(name, "dropped", "as asked for", identifier=kind == "id", asked=True))
+            elif kind is None and numbers_rows(name, values):
+                found.append(Column(name, "dropped", _NUMBERS_ROWS, identifier=True))
+            else:
+                column = learn(name, values, weight, kind, given)
+                if kind is None and column.kind == "number" and counts_rows(name, values):
+                    note = ", ".join(filter(None, [column.note, _COUNTS_ROWS]))
+                    column = dataclasses.replace(column, note=note, identifier=True)
+                found.append(column)
         return cls(tuple(found))
 
     @property
@@ -127,11 +170,20 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on each column that is left out, is clipped, or has a number that may mean "missing"."""
-        return [_sentence(column) for column in self.columns if _remarkable(column)]
+        """A sentence on each column that is left out, clipped, coded by the target, or doubtful."""
+        return [_sentence(column) for column in self.columns if _remarkable(column) or column.codes]
+
+    def transform_training(self, table: Table, weight: np.ndarray, given: Given) -> np.ndarray:
+        """Like :meth:`transform` for the rows of training: codes of levels do not depend on their own
+        target.
+        """
+        return self._joined(table, lambda column, values: encode_training(column, values, weight, given))
 
     def transform(self, table: Table) -> np.ndarray:
         """``(rows, inputs)``, float64."""
+        return self._joined(table, encode)
+
+    def _joined(self, table: Table, encode: Callable[[Column, np.ndarray], np.ndarray]) -> np.ndarray:
         # Without any usable column the network still needs an input: a constant one.
         out = np.zeros((len(table), max(1, len(self.input_names))))
         start = 0
@@ -150,10 +202,53 @@ class Encoder:
     def of_record(cls, record: Sequence[Mapping[str, Any]]) -> Encoder:
         known = [field.name for field in dataclasses.fields(Column)]
         made: list[dict[str, Any]] = [
-            {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k in known}
-            for entry in record
+            {k: _tuples(v) for k, v in entry.items() if k in known} for entry in record
         ]
         return cls(tuple(Column(**entry) for entry in made))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def numbers_rows(name: str, values: np.ndarray) -> bool:
+    """Whether a column only numbers or names the rows: its name says so, and every row has its own value.
+
+    The name is empty, ``id``, ``index``, ``row``, ``rownames``, ``Unnamed: 0`` or the like, or ends in
+    ``_id`` or ``ID``; the values are whole numbers or text without gaps.
+
+    >>> numbers_rows("rownames", np.arange(5)), numbers_rows("patient_id", np.array([7, 3, 9]))
+    (True, True)
+    >>> numbers_rows("id", np.array([1, 1, 2])), numbers_rows("width", np.arange(5))
+    (False, False)
+    """
+    if not _ROW_NAMES.fullmatch(name.strip()):
+        return False
+    found = labels(values)
+    if values.dtype.kind == "f" and not (values == np.round(values)).all():
+        return False
+    return len(found) > 1 and None not in found and len(set(found.tolist())) == len(found)
+
+
+def counts_rows(name: str, values: np.ndarray) -> bool:
+    """Whether whole numbers rise with the rows from 0 or 1 on, as a row number does; some rows may be held
+    out.
+
+    A time of measurement can look the same, so such a column is pointed out and kept. Columns of arrays
+    have no names (``x0``, ``x1``, …) and are not looked at.
+
+    >>> rising = np.array([1, 2, 4, 5, 6, 7, 9, 10, 11, 12])
+    >>> counts_rows("no", rising), counts_rows("year", 1990 + rising), counts_rows("no", rising[::-1])
+    (True, False, False)
+    """
+    if len(values) < _LEAST_COUNTED or _ARRAY_NAME.fullmatch(name):
+        return False
+    for some in (values[:_LEAST_COUNTED], values):  # most columns end at a look at the first rows
+        found = to_floats(some, "number", "", name)
+        rising = bool((np.diff(found) > 0).all() and (found == np.round(found)).all())
+        if not (rising and 0 <= found[0] < _LEAST_COUNTED and found[-1] <= 2 * len(values)):
+            return False
+    return True
 
 
 def names_apart(names: Sequence[str]) -> list[str]:
@@ -176,7 +271,7 @@ def names_apart(names: Sequence[str]) -> list[str]:
 
 
 def _remarkable(column: Column) -> bool:
-    return column.kind == "dropped" or bool(column.limits) or column.sentinel is not None
+    return column.kind == "dropped" or column.identifier or bool(column.limits) or column.sentinel is not None
 
 
 def _sentence(column: Column) -> str:
@@ -185,11 +280,22 @@ def _sentence(column: Column) -> str:
 
 def warn_of_columns(encoder: Encoder, more: Sequence[str] = ()) -> None:
     """Warn of columns that vary but are left out, of doubtful values, and of ``more``, in one warning."""
-    named = [column for column in encoder.columns if _remarkable(column) and not column.constant]
+    named = [c for c in encoder.columns if _remarkable(c) and not (c.constant or c.asked)]
     said = [*more, *map(_sentence, named)]
     if said:
         rest = f" And {len(said) - _MOST_NAMED} more: see notes_." if len(said) > _MOST_NAMED else ""
         warnings.warn(" ".join(said[:_MOST_NAMED]) + rest, ColumnWarning, stacklevel=_CALLER_OF_FIT)
+
+
+def checked_kinds(kinds: Any, names: Sequence[str], owner: str) -> dict[str, str]:
+    """How columns are to be read, by name."""
+    if kinds is not None and not isinstance(kinds, Mapping):
+        advice = "For example {'zip': 'category', 'id': 'drop'}."
+        raise invalid("column_kinds", owner, "a dict of columns", repr(kinds), advice)
+    for name, kind in (kinds or {}).items():
+        check_choice(name, names, "column_kinds", owner)
+        check_choice(kind, KINDS, f"column_kinds[{name!r}]", owner)
+    return dict(kinds or {})
 
 
 # -- checks ---------------------------------------------------------------------------------------------

@@ -100,7 +100,8 @@ def explain(estimator: Any, x: np.ndarray, n_draws: int, level: float, model: st
 def signed(estimator: Any) -> np.ndarray:
     """Which columns have an effect with a sign: one output, and one input not counting that for gaps."""
     single = len(estimator._output_names()) == 1
-    return np.array([single and len(c.inputs) - c.gaps == 1 for c in estimator._encoder.columns])
+    columns = estimator._encoder.columns
+    return np.array([single and not c.codes and len(c.inputs) - c.gaps == 1 for c in columns])
 
 
 def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:

@@ -77,6 +77,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         noise: str = "learned",
         likelihood: Any = "gaussian",
         calibrate: bool = False,
+        column_kinds: Any = None,
         n_draws: int = 100,
         device: str = "auto",
         warm_start: bool = False,
@@ -99,6 +100,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.noise = noise
         self.likelihood = likelihood
         self.calibrate = calibrate
+        self.column_kinds = column_kinds
         self.n_draws = n_draws
         self.device = device
         self.warm_start = warm_start

@@ -96,6 +96,7 @@ class SparseBNNSurvival(SparseBNN):
         likelihood: str = "piecewise_exponential",
         intervals: Any = "auto",
         proportional: bool = True,
+        column_kinds: Any = None,
         n_draws: int = 100,
         device: str = "auto",
         random_state: Any = None,
@@ -117,6 +118,7 @@ class SparseBNNSurvival(SparseBNN):
         self.likelihood = likelihood
         self.intervals = intervals
         self.proportional = proportional
+        self.column_kinds = column_kinds
         self.n_draws = n_draws
         self.device = device
         self.random_state = random_state

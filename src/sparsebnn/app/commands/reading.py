@@ -1,12 +1,16 @@
-"""Files of rows to polars frames: CSV (also from standard input), Parquet, NumPy archives."""
+"""Files of rows to polars frames: CSV (also compressed or from standard input), Excel, Parquet, NumPy
+archives.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["DATA", "load_polars", "read_blocks", "read_table"]
 
 _TEXT = (".csv", ".tsv", ".txt")
-DATA = (*_TEXT, ".parquet", ".npz")
+_EXCEL = (".xlsx", ".xls", ".xlsb", ".ods")
+DATA = (*_TEXT, ".gz", ".parquet", ".npz", *_EXCEL)
+_EXPECTED = "a .csv, .tsv, .csv.gz, .xlsx, .parquet or .npz file"
+_MOST_UNPACKED = 8 << 30  # bytes of a compressed file
 
 
 def load_polars() -> Any:
@@ -40,10 +47,12 @@ def read_blocks(source: str, rows: int = 20_000) -> Iterator[polars.DataFrame]:
     path = Path(source)
     if source != "-" and path.suffix.lower() == ".parquet" and path.is_file():
         yield from _parquet_blocks(path, rows)
-    elif source != "-" and (path.suffix.lower() not in (*_TEXT, "") or not path.is_file()):
+    elif source != "-" and (path.suffix.lower() not in (*_TEXT, ".gz", "") or not path.is_file()):
         yield read_table(source)
     else:
-        with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else path.open("rb") as file:
+        if source != "-":
+            _check_name(path)
+        with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else _opened(path) as file:
             yield from _csv_blocks(file, "standard input" if source == "-" else source, rows)
 
 
@@ -93,16 +102,55 @@ def read_table(source: str, *, target: str | None = None) -> polars.DataFrame:
     if not path.exists():
         raise InvalidInput(f"There is no file {source}. Check the path.")
     if path.is_dir():
-        raise InvalidInput(f"{source} is a folder. Give a .csv, .parquet or .npz file.")
-    suffix = path.suffix.lower()
-    if suffix not in (*DATA, ""):
-        expected = "a .csv, .tsv, .parquet or .npz file"
-        raise invalid("data", "sparsebnn", expected, repr(path.name), "Convert it first.")
+        raise InvalidInput(f"{source} is a folder. Give {_EXPECTED}.")
+    suffix = _check_name(path)
+    if suffix in _EXCEL:
+        return _checked(_excel(path, target), source)
     if suffix == ".npz":
         return _npz(path, target)
     if suffix == ".parquet":
         return _checked(_parquet(path), source)
-    return _csv(path.read_bytes(), source, target)
+    with _opened(path) as file:
+        return _csv(file.read(_MOST_UNPACKED), source, target)
+
+
+def _check_name(path: Path) -> str:
+    """The ending of a file that can be read, in lower case."""
+    suffix = path.suffix.lower()
+    packed = suffix == ".gz" and Path(path.stem).suffix.lower() not in (*_TEXT, "")
+    if suffix not in (*DATA, "") or packed:
+        raise invalid("data", "sparsebnn", _EXPECTED, repr(path.name), "Convert it first.")
+    return suffix
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The bytes of a file, uncompressed."""
+    if path.suffix.lower() != ".gz":
+        with path.open("rb") as file:
+            yield file
+        return
+    try:
+        with gzip.open(path, "rb") as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _unreadable(path, "a gzip file", error) from error
+
+
+def _excel(path: Path, target: str | None) -> polars.DataFrame:
+    """The first sheet; cells keep their types (numbers, dates, text)."""
+    polars = load_polars()
+    try:
+        import fastexcel
+    except ImportError as error:
+        advice = "pip install 'sparsebnn[excel]', or save the sheet as CSV"
+        raise ImportError(f"Reading {path.name} needs fastexcel: {advice}.") from error
+    try:
+        frame = polars.read_excel(path, engine="calamine", drop_empty_rows=True, drop_empty_cols=True)
+    except (fastexcel.FastExcelError, polars.exceptions.PolarsError, OSError, ValueError) as error:
+        raise _unreadable(path, "a spreadsheet", error) from error
+    names = _unique([str(name).strip() for name in frame.columns], target)
+    return polars.DataFrame(dict(zip(names, frame.get_columns())))
 
 
 def _checked(frame: polars.DataFrame, name: str) -> polars.DataFrame:

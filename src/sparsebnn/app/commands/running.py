@@ -17,24 +17,23 @@ import torch
 
 from sparsebnn.app import report
 from sparsebnn.app.commands import recording, writing
+from sparsebnn.app.commands.matching import column_kinds, identifiers, matched, new_levels, strange_levels
 from sparsebnn.app.commands.progress import Stages, stages
 from sparsebnn.app.commands.reading import DATA, load_polars, read_blocks, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, invalid, printable
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, persistence, plan
-from sparsebnn.estimators.columns import Column, strange_levels
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
 
 if TYPE_CHECKING:
-    import polars
+    pass
 
 __all__ = ["export", "fit", "info", "predict"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
 _FIT = "sparsebnn fit"
-_MOST_WORDS = 5  # named in a note
 
 
 def fit(
@@ -48,14 +47,19 @@ def fit(
     seed: int = 0,
     command: str = "",
     quiet: bool = False,
+    kinds: Mapping[str, Sequence[str]] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Train on the rows of a file, measure on held-out rows, write the run folder, return its record."""
+    """Train on the rows of a file, measure on held-out rows, write the run folder, return its record.
+
+    ``kinds`` are columns by how they are read: "drop", "id", "number", "category".
+    """
     _check(task, test_share, seed, settings)
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
             problem = posed(read_table(data, target=target), target, task, test_share, seed)
+            settings["column_kinds"] = column_kinds(kinds or {}, target, problem.inputs.columns)
             _print_notes(problem.notes, quiet)
             model, notes = _fitted(problem, seed, shown, settings)
             _print_notes(notes, quiet)
@@ -133,10 +137,12 @@ def _report(folder: Path) -> None:
 
 
 def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
+    held = problem.inputs[problem.test]
     columns: dict[str, Sequence[Any]] = {
         "row": (problem.rows[problem.test] + 1).tolist(),
+        **identifiers(model, held, ()),
         "truth": problem.y[problem.test].tolist(),
-        **recording.predictions(model, problem.inputs[problem.test]),
+        **recording.predictions(model, held),
     }
     writing.write_csv(path, columns)
 
@@ -167,41 +173,36 @@ def _loaded(given: Path) -> Any:
     return model
 
 
-def _new_levels(columns: Sequence[Column], found: Sequence[Counter[str]], rows: int) -> list[str]:
-    """Notes on categories that did not occur in training; point out those that differ only in case."""
-    notes = []
-    for column, levels in zip(columns, found):
-        if levels:
-            listed = ", ".join(repr(word) for word, _ in levels.most_common(_MOST_WORDS))
-            listed += ", …" if len(levels) > _MOST_WORDS else ""
-            known = {level.casefold(): level for level in (*column.levels, column.reference) if level}
-            slips = [known[word.casefold()] for word in levels if word.casefold() in known]
-            meant = f"; {slips[0]!r} did: check upper and lower case" if slips else ""
-            new = f"column {column.name!r} has values that did not occur in training"
-            notes.append(f"{new}: {listed} (in {levels.total()} of {rows} rows){meant}")
-    return notes
+def predict(
+    model: Path,
+    data: str,
+    out: Path | None,
+    *,
+    ids: Sequence[str] = (),
+    force: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Predict the rows of a file with a saved model; write to ``out`` or, as CSV, to standard output.
 
-
-def predict(model: Path, data: str, out: Path | None, *, force: bool = False, quiet: bool = False) -> int:
-    """Predict the rows of a file with a saved model; write CSV to ``out`` or standard output.
-
-    The file may be larger than the memory. Returns the number of rows.
+    ``ids`` are columns to copy to the predictions; by default those that training recognized as
+    identifiers. The file may be larger than the memory. Returns the number of rows.
     """
     if out is not None:
         writing.check_file(out, force)
     loaded = _loaded(model)
     columns = loaded._encoder.columns
     rows, found = 0, [Counter[str]() for _ in columns]
-    with writing.opened(out) as file:
+    notes: dict[str, None] = {}
+    with writing.opened_rows(out) as write:
         for table in read_blocks(data):
-            inputs = _checked_columns(loaded, table)
+            inputs, more = matched(loaded, table)
+            notes |= dict.fromkeys(more)
             for levels, column, values in zip(found, columns, Table.of(inputs).values):
                 levels.update(strange_levels(column, values))
-            made = {"row": range(rows + 1, rows + len(table) + 1), **recording.predictions(loaded, inputs)}
-            cells = _for_terminal(made) if out is None and sys.stdout.isatty() else made
+            own = {"row": list(range(rows + 1, rows + len(table) + 1)), **identifiers(loaded, table, ids)}
+            made = {**own, **recording.predictions(loaded, inputs)}
             try:
-                writing.write_rows(file, cells, header=rows == 0)
-                file.flush()
+                write(_for_terminal(made) if out is None and sys.stdout.isatty() else made)
             except BrokenPipeError:
                 # The reader has closed the pipe (``| head``): keep Python from flushing the rest at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -209,19 +210,8 @@ def predict(model: Path, data: str, out: Path | None, *, force: bool = False, qu
             rows += len(table)
             if out is not None and not quiet and sys.stderr.isatty():
                 print(f"\r{rows} rows", end="\r", file=sys.stderr, flush=True)
-    _print_notes(_new_levels(columns, found, rows), quiet=False)
+    _print_notes([*notes, *new_levels(columns, found, rows)], quiet=False)
     return rows
-
-
-def _checked_columns(loaded: Any, table: polars.DataFrame) -> polars.DataFrame:
-    """The columns of training, in their order."""
-    wanted = [str(name) for name in getattr(loaded, "feature_names_in_", table.columns)]
-    missing = [name for name in wanted if name not in table.columns]
-    if missing:
-        expected = "a table with all columns of training"
-        got = f"no column {', '.join(map(repr, missing[:5]))}"
-        raise invalid("data", "sparsebnn predict", expected, got, "Check the header line.")
-    return table.select(wanted)
 
 
 def export(saved: Path, out: Path, **options: Any) -> list[tuple[Path, int]]:

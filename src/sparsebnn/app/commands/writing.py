@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gzip
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparsebnn.app.commands.reading import load_polars
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.io.files import atomic_write
 
@@ -21,9 +23,10 @@ __all__ = [
     "as_text",
     "check_file",
     "check_folder",
-    "opened",
+    "opened_rows",
     "write_csv",
     "write_folder",
+    "write_parquet",
     "write_rows",
 ]
 
@@ -99,23 +102,58 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
 
 def write_csv(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns as a CSV file."""
-    with opened(path) as file:
-        write_rows(file, columns)
+    with opened_rows(path) as write:
+        write(columns)
 
 
 @contextlib.contextmanager
-def opened(path: Path | None) -> Iterator[Any]:
-    """A file that takes its place when it is complete, or standard output."""
+def opened_rows(path: Path | None) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
+    """A function that writes blocks of rows to a file, which takes its place when it is complete.
+
+    The name of the file decides: ``.parquet``, compressed ``.csv.gz``, tabs in ``.tsv``, otherwise CSV.
+    Without a path, CSV goes to standard output.
+    """
     if path is None:
-        yield sys.stdout
+        yield _TextBlocks(sys.stdout, ",")
         return
-    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        yield file
+    name = path.name.lower()
+    with atomic_write(path) as partial:
+        if name.endswith(".parquet"):
+            blocks: list[Mapping[str, Sequence[Any]]] = []
+            yield blocks.append
+            write_parquet(partial, blocks)
+            return
+        compressed = name.endswith(".gz")
+        opener: Any = gzip.open if compressed else open
+        separator = "\t" if name.removesuffix(".gz").endswith(".tsv") else ","
+        with opener(partial, "wt", newline="", encoding="utf-8") as file:
+            yield _TextBlocks(file, separator)
 
 
-def write_rows(file: Any, columns: Mapping[str, Sequence[Any]], header: bool = True) -> None:
+class _TextBlocks:
+    """Blocks of rows as text, after one header."""
+
+    def __init__(self, file: Any, separator: str) -> None:
+        self.file, self.separator, self.first = file, separator, True
+
+    def __call__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        write_rows(self.file, columns, self.first, self.separator)
+        self.first = False
+        self.file.flush()
+
+
+def write_parquet(path: Path, blocks: Sequence[Mapping[str, Sequence[Any]]]) -> None:
+    """Write blocks of columns as one Parquet file; cells keep their types and need no apostrophes."""
+    polars = load_polars()
+    frames = [polars.DataFrame(dict(block), strict=False) for block in blocks]
+    polars.concat(frames, how="vertical_relaxed").write_parquet(path)
+
+
+def write_rows(
+    file: Any, columns: Mapping[str, Sequence[Any]], header: bool = True, separator: str = ","
+) -> None:
     """Write a header and the rows, all text through :func:`as_text`."""
-    writer = csv.writer(file)
+    writer = csv.writer(file, delimiter=separator)
     if header:
         writer.writerow(map(as_text, columns))
     writer.writerows([as_text(cell) for cell in row] for row in zip(*columns.values()))
