@@ -117,7 +117,8 @@ def small(rank: int, folder: Path) -> dict[str, Any]:
 
 def long(rank: int, folder: Path) -> dict[str, Any]:
     """200 steps of every family in both precisions."""
-    return {str(dtype): families(200, dtype) for dtype in (torch.float64, torch.float32)}
+    replicates = (1, 2) if dist.get_world_size() == 2 else (2,)
+    return {str(dtype): families(200, dtype, replicates) for dtype in (torch.float64, torch.float32)}
 
 
 def stretched(folder: Path, callbacks=(), **options: Any):

@@ -109,7 +109,7 @@ def test_200_steps(count, tmp_path):
     """Losses and parameters at the tolerance of the precision; the same bits in every process."""
     answers = processes.together("long", count, tmp_path)
     for dtype in (torch.float64, torch.float32):
-        for name, expected in processes.families(200, dtype).items():
+        for name, expected in processes.families(200, dtype, (1, 2) if count == 2 else (2,)).items():
             found = answers[0][str(dtype)][name]
             torch.testing.assert_close(found["loss"], expected["loss"], rtol=TOLERANCE[dtype], atol=0)
             apart = distance(found["parameters"], expected["parameters"])

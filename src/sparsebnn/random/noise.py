@@ -187,6 +187,14 @@ def logistics(
     return torch.log(uniform) - torch.log1p(-uniform)
 
 
+def uniforms(
+    seeds: Tensor, stream: int, step: Tensor | int, places: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """``(K, n)`` numbers strictly between 0 and 1, at these places of a block of any length."""
+    bits = _bits(seeds, stream, step, 0, places)
+    return (((bits >> 41) & 0x7FFFFF).to(dtype) + 0.5) * _TO_UNIT_23
+
+
 def integers(seeds: Tensor, stream: int, step: Tensor | int, count: int, below: int) -> Tensor:
     """``(K, count)`` integers from 0 to ``below - 1`` (at most 2³¹), each as likely to one part in 2³².
 

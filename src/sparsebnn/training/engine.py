@@ -26,6 +26,7 @@ from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 if TYPE_CHECKING:
+    from sparsebnn.training.augmentation import Augmentation
     from sparsebnn.training.parallel import Part, Shard
     from sparsebnn.training.streams import Stream
 
@@ -51,9 +52,16 @@ class Engine:
         per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
         mode: str = "auto",
         shard: Shard | None = None,
+        augment: Any = (),
     ) -> None:
         self.replicates, self.batches, self.settings = replicates, batches, settings
         self.shard = shard
+        self.augment: Sequence[Augmentation] = ()
+        if callable(augment) or len(augment):
+            from sparsebnn.training.augmentation import checked
+
+            whole = shard is None and settings.accumulate == 1
+            self.augment = checked(augment, whole, mode in ("auto", "eager"))
         settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
         if settings.channels_last and len(replicates) > 1:
@@ -93,7 +101,8 @@ class Engine:
         if shard is not None:
             replicates.parts = shard.noise_parts(replicates.objective.network, rows)
         self.pieces = self._pieces()
-        apart = shard is not None or bool(self.pieces)
+        drawing = any(getattr(change, "draws", False) for change in self.augment)
+        apart = shard is not None or bool(self.pieces) or drawing
         self.requested = check_mode(mode, self.device, apart)
         steps = settings.epochs * batches.per_epoch
         self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps)
@@ -167,6 +176,15 @@ class Engine:
 
     def _batch(self, state: State) -> Batch:
         """The current batch of every replicate, ``(K, size, …)``."""
+        batch = self._gathered(state)
+        if not self.augment:
+            return batch
+        from sparsebnn.training.augmentation import augmented
+
+        place = state["random"]["seeds"], state["loop"]["step"], self._own_rows()
+        return augmented(batch, self.augment, *place)
+
+    def _gathered(self, state: State) -> Batch:
         loop = state["loop"]
         if not isinstance(self.batches, Batches):
             return self.batches.current(state["data"])

@@ -36,6 +36,7 @@ from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from sparsebnn.training.augmentation import Augmentation
     from sparsebnn.training.parallel import Shard
     from sparsebnn.training.streams import Stream
 
@@ -118,6 +119,7 @@ def train(
     progress: bool | None = None,
     parallel: str = "auto",
     n_data: int | None = None,
+    augment: Augmentation | Sequence[Augmentation] = (),
 ) -> Run:
     """Train ``replicates`` copies of a network as one program.
 
@@ -156,6 +158,8 @@ def train(
         of the replicates, and the run holds these alone; ``"none"`` ignores the group. The first process
         writes the checkpoints.
     n_data : the number of rows N of an iterable data set.
+    augment : random changes of a batch on the device, such as ``[Crop(4), Flip()]``, with noise that depends
+        on the replicate's seed (:mod:`sparsebnn.training.augmentation`).
 
     Ctrl-C raises :class:`~sparsebnn.training.Interrupted`. Like every exception that ends training early, it
     has the run so far as its attribute ``run``.
@@ -216,7 +220,7 @@ def train(
         stacked.objective.autocast = None if settings.autocast is None else torch.bfloat16
         stacked.objective.channels_last = settings.channels_last
         _check_outputs(stacked, batches, form)
-        engine = Engine(stacked, batches, settings, of_rates, mode, shard)
+        engine = Engine(stacked, batches, settings, of_rates, mode, shard, augment)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         if resume:

@@ -34,9 +34,17 @@ class Batch(NamedTuple):
     """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""
 
     x: Any  # a tensor, or a tuple or a dict of tensors
-    y: Tensor
+    y: Any  # a tensor, or Mixed
     weight: Tensor
     rows: Tensor
+
+
+class Mixed(NamedTuple):
+    """Two targets for each row: the loss is ``share`` of the first and the rest of the second."""
+
+    y: Tensor
+    other: Tensor
+    share: Tensor
 
 
 class Parts(NamedTuple):
@@ -79,14 +87,20 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = self._outputs(batch.x, noise)
-        if self._of_rows:
-            nll = (batch.weight * self.likelihood.nll(outputs, batch.y)).sum()
+        if isinstance(batch.y, Mixed):
+            nll = self._nll(outputs, batch.y.y, batch.weight * batch.y.share)
+            nll = nll + self._nll(outputs, batch.y.other, batch.weight * (1.0 - batch.y.share))
         else:
-            nll = self.likelihood.weighted_nll(outputs, batch.y, batch.weight).sum()
+            nll = self._nll(outputs, batch.y, batch.weight)
         terms = opened.kl_by_layer()
         by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
+
+    def _nll(self, outputs: Any, y: Tensor, weight: Tensor) -> Tensor:
+        if self._of_rows:
+            return (weight * self.likelihood.nll(outputs, y)).sum()
+        return self.likelihood.weighted_nll(outputs, y, weight).sum()
 
     def _outputs(self, x: Any, noise: Noise | None) -> tuple[Any, PosteriorPass]:
         """The network's outputs in full precision, and the pass."""

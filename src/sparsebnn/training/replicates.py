@@ -187,7 +187,7 @@ class Replicates:
             frozen: dict[str, Tensor],
             varied: dict[str, Tensor],
             x: Any,
-            y: Tensor,
+            y: Any,
             weight: Tensor,
             scale: Tensor,
             normal: Tensor,
@@ -210,7 +210,7 @@ class Replicates:
         self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Parts]:
         """As :meth:`gradients` for one replicate, without the machinery."""
-        one = Batch(first_of(batch.x), batch.y[0], batch.weight[0], batch.rows)
+        one = Batch(first_of(batch.x), first_of(batch.y), batch.weight[0], batch.rows)
         parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
         named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
         # A parameter that the network does not use has a gradient of 0, as it has among several.

@@ -74,6 +74,11 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()[:16]
 
 
+def _plain_options(one: object) -> list[tuple[str, Any]]:
+    options = getattr(one, "__dict__", {})
+    return sorted((name, value) for name, value in options.items() if isinstance(value, int | float | str))
+
+
 class Trainer:
     """One call of train: runs epochs, saves checkpoints, handles interrupts.
 
@@ -134,12 +139,17 @@ class Trainer:
             "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
             "rows": self.engine.batches.rows,
             **self._data_signature(),
+            **({"augmentation": self._changes()} if self.engine.augment else {}),
             "priors and other buffers": _digest({**replicates.shared, **replicates.varied}),
             "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
             "likelihood": repr(replicates.objective.likelihood),
             "seeds": self._run.seeds,
             "starting values": _digest(replicates.parameters),
         }
+
+    def _changes(self) -> str:
+        """The augmentations and their options."""
+        return "; ".join(f"{type(one).__name__} {_plain_options(one)}" for one in self.engine.augment)
 
     def _data_signature(self) -> dict[str, str]:
         batches = self.engine.batches
@@ -208,8 +218,8 @@ class Trainer:
             return None
         tensors, header = checkpoint.read(self.path)
         mine = self.signature
-        for key, value in header["signature"].items():
-            if json.loads(json.dumps(mine[key])) != value:
+        for key in {"augmentation": None, **header["signature"]}:
+            if json.loads(json.dumps(mine.get(key))) != header["signature"].get(key):
                 raise checkpoint.CheckpointError(
                     f"{self.path} belongs to another run: its {key} differ. "
                     "Resume with the same network, data, seeds and settings, or choose another folder."
