@@ -182,7 +182,7 @@ class Mixup:
     r"""Mixes every row with the next one of the batch: inputs :math:`\lambda x_i + (1-\lambda) x_{i+1}`.
 
     The loss is :math:`\lambda` times that of :math:`y_i` and :math:`1-\lambda` times that of
-    :math:`y_{i+1}`; :math:`\lambda` is uniform, as with Beta(1, 1). Only where a process computes whole batches.
+    :math:`y_{i+1}`; :math:`\lambda` is uniform, as with Beta(1, 1). For whole batches only.
     """
 
     meets_rows = True
