@@ -16,6 +16,7 @@ except ImportError as missing:
 from sparsebnn.estimators import persistence
 from sparsebnn.estimators.classifier import SparseBNNClassifier
 from sparsebnn.estimators.columns import ColumnWarning
+from sparsebnn.estimators.conformal import ConformalClassifier, ConformalRegressor
 from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.estimators.explanation import Effects, Explanation, WhatIf
 from sparsebnn.estimators.persistence import EstimatorError
@@ -25,6 +26,8 @@ from sparsebnn.estimators.survival import SparseBNNSurvival, StepFunction
 
 __all__ = [
     "ColumnWarning",
+    "ConformalClassifier",
+    "ConformalRegressor",
     "Effects",
     "Encoder",
     "EstimatorError",
