@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sparsebnn
-from sparsebnn.checks import InvalidInput, printable
+from sparsebnn.checks import InvalidInput, invalid, printable
 from sparsebnn.io.storage import StorageError
 
 __all__ = ["main", "one_line_errors"]
@@ -82,7 +82,12 @@ def _app() -> Any:
         data: str = typer.Argument(
             ..., help="A .csv, .tsv, .csv.gz, .xlsx, .parquet or .npz file; - reads CSV from standard input."
         ),
-        target: str = typer.Option(..., help="The column to predict."),
+        target: str = typer.Option(None, help="The column to predict."),
+        time: str = typer.Option(None, help="For survival: the column of times until the event or the end."),
+        event: str = typer.Option(None, help="For survival: the column with 1 for an event, 0 for censored."),
+        entry: str = typer.Option(
+            None, help="For survival: the column of times of entry, if rows enter late."
+        ),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
         drop: list[str] = typer.Option([], help="A column to leave out; may be repeated."),
@@ -116,6 +121,8 @@ def _app() -> Any:
         sparsebnn fit houses.csv --target price --task regression --out runs/houses --drop notes
         --categorical zip
 
+        sparsebnn fit trial.csv --time days --event died
+
         cat patients.csv | sparsebnn fit - --target outcome --json
         """
         command = _command("fit", fit, locals())
@@ -126,6 +133,7 @@ def _app() -> Any:
                 data,
                 target,
                 out,
+                times=_times(target, time, event, entry),
                 task=task,
                 test_share=test_share,
                 force=force,
@@ -248,6 +256,20 @@ def main() -> None:
         print("Error: the command line needs 'typer': pip install 'sparsebnn[cli]'.", file=sys.stderr)
         raise SystemExit(1) from None
     app()
+
+
+def _times(target: str | None, time: str | None, event: str | None, entry: str | None) -> Any:
+    """The columns of times and events, None if there is a target."""
+    from sparsebnn.app.commands.survival import Times
+
+    advice = "Give --target COLUMN, or --time COLUMN and --event COLUMN."
+    if target is None and (time is None or event is None):
+        raise invalid("target", "sparsebnn fit", "given", "no target", advice)
+    if target is None:
+        return Times(str(time), str(event), entry)
+    if any(each is not None for each in (time, event, entry)):
+        raise invalid("target", "sparsebnn fit", "left out for survival", repr(target), advice)
+    return None
 
 
 def _command(name: str, function: Callable[..., None], given: Mapping[str, Any]) -> str:

@@ -59,6 +59,7 @@ class SparseBNNSurvival(SparseBNN):
         intervals) or "cox" (partial likelihood with Efron's ties in full batches, Breslow's baseline).
     intervals : the number of intervals of time, between quantiles of the times of events; "auto" is one for
         every 8 events, at most 20.
+    temperature : "auto" is 1, the Bayes posterior.
     proportional : True, one output that multiplies the hazard at all times; False, one output per interval.
 
     Attributes as for the classifier, and ``unique_times_``, the times at which survival functions are given.
@@ -165,8 +166,11 @@ class SparseBNNSurvival(SparseBNN):
 
     def _plan_options(self, rows: int) -> dict[str, Any]:
         given = self.get_params()
-        # The partial likelihood compares all rows.
-        return {**given, "batch_size": rows} if self.likelihood == "cox" else given
+        if given["temperature"] == "auto":
+            given["temperature"] = 1.0
+        if self.likelihood == "cox":
+            given["batch_size"] = rows  # the partial likelihood compares all rows
+        return given
 
     def _after_training(self, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
         """A Cox model gets its baseline, which makes the likelihood of a row that of the row alone."""

@@ -13,13 +13,13 @@ from sparsebnn import metrics
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.charts import wilson
 
-__all__ = ["baselines", "calibration", "class_measures", "real_measures"]
+__all__ = ["baselines", "calibration", "class_measures", "real_measures", "with_intervals"]
 
 _RESAMPLES = 300
 Measures = dict[str, dict[str, float]]
 
 
-def _with_intervals(measures: dict[str, Callable[[np.ndarray], float]], rows: int, seed: int) -> Measures:
+def with_intervals(measures: dict[str, Callable[[np.ndarray], float]], rows: int, seed: int) -> Measures:
     """Each measure on all rows, with its 95% bootstrap interval over rows."""
     random = np.random.RandomState(seed)
     samples = [random.randint(rows, size=rows) for _ in range(_RESAMPLES)]
@@ -45,7 +45,7 @@ def class_measures(probs: np.ndarray, codes: np.ndarray, seed: int) -> Measures:
     value = metrics.accuracy(p, y)
     low, high = wilson(value, len(codes))
     found: Measures = {"accuracy": {"value": value, "low": low, "high": high}}
-    found |= _with_intervals({"nll": of(metrics.nll), "brier": of(metrics.brier)}, len(codes), seed)
+    found |= with_intervals({"nll": of(metrics.nll), "brier": of(metrics.brier)}, len(codes), seed)
     low, high = metrics.calibration_interval(p, y, seed=seed)
     return found | {"ece": {"value": metrics.calibration_error(p, y), "low": low, "high": min(1.0, high)}}
 
@@ -64,7 +64,7 @@ def real_measures(mean: np.ndarray, std: np.ndarray | None, y: np.ndarray, seed:
     if std is not None:
         each = 0.5 * ((y - mean) / std) ** 2 + np.log(std) + 0.5 * np.log(2.0 * np.pi)
         named["nll"] = lambda sample: float(each[sample].mean())
-    return _with_intervals(named, len(y), seed)
+    return with_intervals(named, len(y), seed)
 
 
 def calibration(probs: np.ndarray, codes: np.ndarray, bins: int = 10) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsebnn.app.commands import measuring
+from sparsebnn.app.commands import measuring, survival
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
@@ -25,7 +25,8 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
     """The content of ``record.json`` except for command, commit and versions (read by report/record.py)."""
     classes = model.classes_ if problem.task == "classification" else None
     test = problem.inputs[problem.test]
-    found = _measured(model, problem, test, seed)
+    times = problem.task == "survival"
+    found = survival.measured(model, problem, seed) if times else _measured(model, problem, test, seed)
     everything = model._encoder.transform(Table.of(problem.inputs))
     return {
         "format_version": 1,
@@ -42,7 +43,7 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "notes": list(problem.notes),
         "settings": model.plan_.record(),
         "seconds": model.seconds_,
-        "baselines": measuring.baselines(problem, everything, seed),
+        "baselines": [] if times else measuring.baselines(problem, everything, seed),
         "density": model.density_,
         "replicates": len(model.networks_),
         "inputs": _inputs(model),
@@ -160,6 +161,8 @@ def _output_names(model: Any, count: int) -> list[str]:
     if hasattr(model, "classes_"):
         classes = [str(c) for c in model.classes_]
         return [classes[1]] if count == 1 else classes
+    if hasattr(model, "predict_survival_function"):
+        return list(model._output_names())
     return ["target", "noise"][:count] if count <= 2 else [f"output {i + 1}" for i in range(count)]
 
 
@@ -172,6 +175,8 @@ def _curves(model: Any) -> list[dict[str, Any]]:
 
 def predictions(model: Any, inputs: Any) -> dict[str, list[Any]]:
     """The columns of a predictions file."""
+    if hasattr(model, "predict_survival_function"):
+        return survival.predictions(model, inputs)
     if hasattr(model, "classes_"):
         probs = model.predict_proba(inputs)
         found: dict[str, list[Any]] = {"prediction": [str(c) for c in model.classes_[probs.argmax(1)]]}

@@ -13,17 +13,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from sparsebnn.app import report
-from sparsebnn.app.commands import recording, writing
+from sparsebnn.app.commands import recording, survival, writing
 from sparsebnn.app.commands.matching import column_kinds, identifiers, matched, new_levels, strange_levels
 from sparsebnn.app.commands.progress import Stages, stages
 from sparsebnn.app.commands.reading import DATA, load_polars, read_blocks, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, invalid, printable
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, Table, load, persistence, plan
+from sparsebnn.estimators import (
+    SparseBNNClassifier,
+    SparseBNNRegressor,
+    SparseBNNSurvival,
+    Table,
+    load,
+    persistence,
+    plan,
+)
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
 
@@ -38,9 +47,10 @@ _FIT = "sparsebnn fit"
 
 def fit(
     data: str,
-    target: str,
+    target: str | None,
     out: Path,
     *,
+    times: survival.Times | None = None,
     task: str = "auto",
     test_share: float = 0.2,
     force: bool = False,
@@ -58,8 +68,11 @@ def fit(
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
-            problem = posed(read_table(data, target=target), target, task, test_share, seed)
-            settings["column_kinds"] = column_kinds(kinds or {}, target, problem.inputs.columns)
+            if times is not None:
+                problem = survival.posed(read_table(data, target=times.time), times, test_share, seed)
+            else:
+                problem = posed(read_table(data, target=target or ""), target or "", task, test_share, seed)
+            settings["column_kinds"] = column_kinds(kinds or {}, problem.target, problem.inputs.columns)
             _print_notes(problem.notes, quiet)
             model, notes = _fitted(problem, seed, shown, settings)
             _print_notes(notes, quiet)
@@ -108,8 +121,8 @@ def _fitted(
     problem: Problem, seed: int, shown: Stages | None, settings: dict[str, Any]
 ) -> tuple[Any, list[str]]:
     """The fitted model, and its notes on columns that are not used and on the training."""
-    kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
-    model = kind(random_state=seed, **settings)
+    kinds = {"classification": SparseBNNClassifier, "survival": SparseBNNSurvival}
+    model = kinds.get(problem.task, SparseBNNRegressor)(random_state=seed, **settings)
     model._watchers = [] if shown is None else [shown]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes have the same text
@@ -141,10 +154,15 @@ def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     columns: dict[str, Sequence[Any]] = {
         "row": (problem.rows[problem.test] + 1).tolist(),
         **identifiers(model, held, ()),
-        "truth": problem.y[problem.test].tolist(),
+        **_truth(problem.y[problem.test]),
         **recording.predictions(model, held),
     }
     writing.write_csv(path, columns)
+
+
+def _truth(y: np.ndarray) -> dict[str, list[Any]]:
+    """One column, or those of times and events."""
+    return {n: y[n].tolist() for n in y.dtype.names} if y.dtype.names else {"truth": y.tolist()}
 
 
 def _model_file(given: Path) -> Path:

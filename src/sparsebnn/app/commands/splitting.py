@@ -17,7 +17,7 @@ from sparsebnn.estimators.encoding import values_of
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["Problem", "posed", "spellings"]
+__all__ = ["Problem", "posed", "spellings", "split", "typed"]
 
 _LEAST_ROWS = 10
 _MOST_CLASSES = 20
@@ -47,7 +47,7 @@ def posed(table: polars.DataFrame, target: str, task: str, test_share: float, se
     inputs = table.drop(target)
     if not inputs.columns:
         raise invalid("data", "sparsebnn fit", "a table with at least one column besides the target", "none")
-    values, task = _typed(values, task)
+    values, task = typed(values, task)
     notes: list[str] = []
     known = ~np.array([absent(v) for v in values.tolist()])
     if not known.all():
@@ -65,11 +65,11 @@ def posed(table: polars.DataFrame, target: str, task: str, test_share: float, se
     else:
         y, more = _labels(values)
         notes += more
-    training, test = _split(y, task, test_share, seed)
+    training, test = split(y, task, test_share, seed)
     return Problem(task, target, inputs, y, np.flatnonzero(known), training, test, tuple(notes))
 
 
-def _typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
+def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
     """The target as numbers or labels, and the task; text among numbers is an error."""
     if values.dtype.kind in "mM":
         advice = "Convert it to a number first, such as days since a date."
@@ -172,7 +172,7 @@ def _as_labels(values: np.ndarray) -> np.ndarray:
     return np.array([label(v) for v in values.tolist()], dtype=object)
 
 
-def _split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers for training and test, split by class; a class with one row stays in training."""
     random = np.random.RandomState(seed)
     groups: list[np.ndarray] = [np.arange(len(y))]

@@ -108,6 +108,14 @@ _SCHEMA = {
         "of": _count,
     },
     "curves": [{...: _numbers}],
+    "survival": {
+        "groups": [
+            {
+                "name": _text, "rows": _count, "events": _count, "times": [_number], "observed": [_number],
+                "low": [_number], "high": [_number], "predicted": [_number],
+            }
+        ]
+    },
     "settings": {...: _text},
     "versions": {...: _text},
 }  # fmt: skip
@@ -152,10 +160,14 @@ def parse(content: Mapping[str, Any]) -> Record:
     if version != FORMAT_VERSION:
         advice = "Make the report with the release that fitted the model."
         raise invalid("format_version", _OWNER, str(FORMAT_VERSION), repr(version), advice)
-    check_choice(content.get("task", ""), ("classification", "regression"), "task", _OWNER)
+    check_choice(content.get("task", ""), ("classification", "regression", "survival"), "task", _OWNER)
     record: Record = _read(_SCHEMA, content, "content")
     ours = {"Model, averaged": record.metrics.average, "Model, sparse": record.metrics.median}
     record.models = [SimpleNamespace(name=name, metrics=found) for name, found in ours.items() if found]
+    for group in record.survival.groups:
+        curves = [group.times, group.observed, group.low, group.high, group.predicted]
+        if len({len(each) for each in curves}) > 1 or any(None in each for each in curves):
+            raise invalid("survival", _OWNER, "numbers for each time", f"others in {group.name!r}")
     record.points = _points(record)
     record.network = _network(record.network)
     record.facts = _facts(record)

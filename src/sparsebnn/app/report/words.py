@@ -29,6 +29,7 @@ class Metric(NamedTuple):
 
 _METRICS = (
     Metric("accuracy", "Accuracy", "share of rows predicted correctly", True, True),
+    Metric("concordance", "Concordance", "share of pairs whose order is predicted correctly", True, True),
     Metric("r2", "R²", "share of the variance explained", True),
     Metric("rmse", "RMSE", "typical size of an error, in units of the target", False),
     Metric("nll", "Log-loss", "penalty for confident wrong predictions", False),
@@ -103,7 +104,7 @@ def interval(figure: Figure, as_percent: bool, fine: bool = False) -> str:
 
 def headline(record: Record) -> tuple[Metric, Figure]:
     """The measure that the report begins with, and its value for the averaged model."""
-    measure = metric("accuracy" if record.task == "classification" else "r2")
+    measure = metric({"classification": "accuracy", "survival": "concordance"}.get(record.task, "r2"))
     return measure, record.models[0].metrics.get(measure.key, Figure()) if record.models else Figure()
 
 
@@ -121,6 +122,11 @@ def _accuracy(record: Record) -> str:
     if measure.key == "accuracy":
         start = (
             f"The model predicts “{record.target}” correctly for {percent(own.value)} of unseen rows{sure}"
+        )
+    elif measure.key == "concordance":
+        start = (
+            f"Of two unseen rows, the model tells which has “{record.target}” first for {percent(own.value)} "
+            f"of pairs{sure}; 50% is chance"
         )
     elif own.value <= 0:
         start = f"The model predicts “{record.target}” no better than its mean does{sure}"
@@ -190,7 +196,9 @@ def ranked(inputs: Sequence[Any]) -> list[Any]:
 def _listed(inputs: Sequence[Any], record: Record) -> str:
     """Names with the direction of their effects, as a list in words."""
     does: Mapping[str, str] = {}
-    if record.task == "regression":
+    if record.task == "survival":
+        does = {"+": " (raises the risk)", "-": " (lowers the risk)"}
+    elif record.task == "regression":
         does = {"+": " (raises it)", "-": " (lowers it)"}
     elif len(record.classes) == 2:
         does = {"+": f" (towards “{record.classes[1]}”)", "-": f" (away from “{record.classes[1]}”)"}
@@ -199,6 +207,17 @@ def _listed(inputs: Sequence[Any], record: Record) -> str:
 
 
 def _calibration(record: Record) -> str:
+    inside = [
+        low <= stated <= high
+        for group in record.survival.groups
+        for low, stated, high in zip(group.low, group.predicted, group.high)
+    ]
+    if inside:
+        share = sum(inside) / len(inside)
+        return (
+            f"Predicted survival lies inside the 95% band of what was observed at {percent(share)} of the "
+            "times, over all groups of risk."
+        )
     if not record.points:
         return "Whether its probabilities can be trusted was not measured."
     if record.task == "classification":

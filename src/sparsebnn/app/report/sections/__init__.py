@@ -13,6 +13,7 @@ from sparsebnn.app.report.sections import (
     how_sure,
     how_well,
     made_from,
+    survival,
     the_network,
     training,
     which_inputs,
@@ -21,7 +22,7 @@ from sparsebnn.app.report.sections import (
 
 __all__ = ["sections"]
 
-_ORDER = (how_well, how_sure, which_inputs, the_network, which_rows, training, made_from)
+_ORDER = (how_well, how_sure, survival, which_inputs, the_network, which_rows, training, made_from)
 
 
 def sections(record: Record) -> list[Section]:

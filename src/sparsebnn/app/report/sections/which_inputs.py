@@ -17,7 +17,9 @@ def section(record: Record) -> Section | None:
     if not inputs:
         return None
     effect = "how much the input contributes to the scores of the classes"
-    if record.task == "regression":
+    if record.task == "survival":
+        effect = "how far the log hazard moves for each standard deviation of the input"
+    elif record.task == "regression":
         effect = "how far the prediction moves for each standard deviation of the input"
     elif len(record.classes) == 2:
         effect = (
