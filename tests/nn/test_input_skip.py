@@ -14,8 +14,8 @@ from sparsebnn.nn.compaction import Take, median_weights
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.lowering import lower
 from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.nn.passes import WeightPass
-from sparsebnn.random.noise import RandomNoise
+from sparsebnn.nn.passes import WeightPass, forward_with_kl, noise_size
+from sparsebnn.random.noise import NoiseBuffer, RandomNoise
 
 FAMILIES = {"spike_slab": {}, "flow": {"hidden": (5, 4)}, "gaussian": {}, "concrete": {}, "mnf": {}}
 
@@ -53,6 +53,26 @@ def test_formula(family, sizes):
     weights = [opened.drawn(layer) for layer in network.layers]
     assert float((y - by_formula(weights, x, torch.tanh)).abs().max()) < 1e-12
     assert len(weights) == len(sizes) - 1
+
+
+@pytest.mark.parametrize("group_by", ["weight", "output"])
+@pytest.mark.parametrize("family", ["spike_slab", "flow", "concrete"])
+def test_two_products_are_one_of_both(family, group_by, monkeypatch):
+    """Outputs, KL and gradients of a training pass, with the same noise."""
+    if family == "flow" and group_by == "output":
+        pytest.skip("a flow has no such groups")
+    options = {**FAMILIES[family], "group_by": group_by}
+    network = mlp([5, 6, 3], input_skip=True, family=family, family_options=options).double()
+    x = torch.randn(7, 5, generator=generator(0), dtype=torch.float64)
+    size = noise_size(network, x)
+    found = []
+    for limit in (1, 1000):
+        monkeypatch.setattr("sparsebnn.nn.networks._JOINED", limit)
+        normal, logistic = (torch.randn(n, generator=generator(1), dtype=torch.float64) for n in size)
+        y, kl = forward_with_kl(network, x, noise=NoiseBuffer(normal, logistic))
+        found.append([y, kl, *torch.autograd.grad(y.square().sum() + kl, list(network.parameters()))])
+    for joined, copied in zip(*found):
+        torch.testing.assert_close(joined, copied, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 1.0])

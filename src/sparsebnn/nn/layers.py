@@ -257,6 +257,40 @@ def _square(x: Tensor) -> Tensor:
     return x.float() ** 2 if x.dtype == torch.bfloat16 and torch.is_autocast_enabled(x.device.type) else x**2
 
 
+class Joined:
+    """Two blocks of features side by side without a copy: a dense layer adds the products with both.
+
+    An input that needs no gradient then costs none, which one block with the other would.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.sizes = (left.shape[-1], right.shape[-1])
+        self.shape = (*left.shape[:-1], sum(self.sizes))
+        self.dtype, self.device = left.dtype, left.device
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def to(self, dtype: torch.dtype) -> Joined:
+        return Joined(self.left.to(dtype), self.right.to(dtype))
+
+    def float(self) -> Joined:
+        return self.to(torch.float32)
+
+    def __pow__(self, power: int) -> Joined:
+        return Joined(self.left**power, self.right**power)
+
+    def __mul__(self, scale: Tensor) -> Joined:
+        left, right = scale.split(self.sizes, -1)
+        return Joined(self.left * left, self.right * right)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """As ``F.linear`` of both."""
+        left, right = weight.split(self.sizes, -1)
+        return F.linear(self.left, left) + F.linear(self.right, right, bias)
+
+
 class Linear(BayesianLayer):
     """A dense layer; the flow family has one z per input unit.
 
@@ -291,7 +325,8 @@ class Linear(BayesianLayer):
         super().__init__(shape, bias, family, *priors, initial, family_options, sampling, dtype, device)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(x, weight, bias)
+        given: Any = x
+        return given.product(weight, bias) if isinstance(given, Joined) else F.linear(x, weight, bias)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         if x.dim() < 2 or x.shape[-1] != self.in_features:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.nn.convolutions import Conv2d
-from sparsebnn.nn.layers import BayesianLayer, Linear
+from sparsebnn.nn.layers import BayesianLayer, Joined, Linear
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
 # The mark of modules that a conversion left as they are.
@@ -20,6 +20,9 @@ KEPT = "kept_by_convert"
 # Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
 NO_POSTERIOR = "inclusions_are_no_posterior"
 _GENERATOR = threading.Lock()
+# From so many inputs on, two products are faster than one of a copy (benchmarks/input_skip.py): the inputs
+# need no gradient.
+_JOINED = 128
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -68,7 +71,10 @@ class InputSkip(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.layers[0](x)
         for layer in self.layers[1:]:
-            h = layer(torch.cat((self.activation(h), x), -1))
+            h = self.activation(h)
+            # What traces a forward has no tensors, and ordinary layers take nothing else.
+            joined = isinstance(layer, Linear) and isinstance(h, Tensor) and x.shape[-1] >= _JOINED
+            h = layer(Joined(h, x) if joined else torch.cat((h, x), -1))
         return h
 
 
