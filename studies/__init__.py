@@ -35,5 +35,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "column_choice": ("estimators.column_choice", "Which columns the estimators keep, with known truth."),
     "density_choice": ("estimators.density_choice", "The estimators' target_density and what it costs."),
     "survival": ("peers.survival", "Survival analysis next to scikit-survival's methods."),
+    "features": ("peers.features", "Feature selection at k = 50, next to LassoNet."),
+    "uci": ("peers.uci", "UCI regression on fixed splits: RMSE, log-likelihood, coverage."),
     "defaults": ("estimators.defaults", "The estimators' defaults against scikit-learn's."),
 }

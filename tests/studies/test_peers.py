@@ -1,0 +1,83 @@
+"""The benchmarks next to other libraries, on small simulated tables."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from studies.peers import features, survival, uci
+
+R = np.random.RandomState(0)
+
+
+def test_survival_measures_and_verdicts():
+    pytest.importorskip("sksurv")
+    linear = pytest.importorskip("sksurv.linear_model")
+    random = np.random.RandomState(0)
+    x = random.randn(300, 3)
+    y = np.zeros(300, dtype=[("event", bool), ("time", float)])
+    y["event"] = random.rand(300) < 0.8
+    y["time"] = random.exponential(np.exp(-2.0 * x[:, 0])) + 0.01
+    training, test = np.arange(200), np.arange(200, 300)
+    found = survival.measured(linear.CoxPHSurvivalAnalysis(), x, y, training, test)
+    constant = survival.measured(linear.CoxPHSurvivalAnalysis(), random.randn(300, 3), y, training, test)
+    assert found["concordance"] > constant["concordance"] + 0.1
+    assert 0.0 < found["ibs"] < constant["ibs"]
+    rows = [
+        {
+            "data": "a",
+            "method": method,
+            "fold": fold,
+            "concordance": c + 0.01 * fold,
+            "ibs": ibs,
+            "seconds": 1.0,
+        }
+        for method, c, ibs in (("sparsebnn", 0.70, 0.2), ("Cox", 0.705, 0.21), ("LassoNet-Cox", 0.6, None))
+        for fold in range(3)
+    ]
+    assert survival.verdicts(rows) == {"a": (True, True)}
+    rows = [{**row, "concordance": 0.8} if row["method"] == "Cox" else row for row in rows]
+    assert survival.verdicts(rows) == {"a": (False, True)}
+    assert "on 0 of 1 data sets" in survival.table(rows)
+
+
+def test_survival_tables_are_encoded_by_training_rows():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"num_a": [1.0, np.nan, 3.0, 100.0] * 5, "fac_b": ["u", "v", "u", None] * 5, "num_c": [2.0] * 20}
+    )
+    found = survival.encoded(frame, np.arange(10))
+    assert found.shape == (20, 2)  # the constant column is left out
+    np.testing.assert_allclose(found[:10, 0].mean(), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["random forest", "L1 logistic regression", "random columns"])
+def test_features(method):
+    x = R.randn(200, 30).astype(np.float32)
+    y = (x[:, 3] > 0).astype(int) + 2 * (x[:, 7] > 0)
+    row = features.measured("simulated", x, y, 2, 100, 0, method)
+    assert (row["accuracy"] > 0.8) == (method != "random columns")
+    rows = [row, {**row, "seed": 1}]
+    assert f"| {method} | {100 * row['accuracy']:.1f} ± 0.0 |" in features.table(rows)
+
+
+def test_uci_mixtures_and_peers():
+    y, means, stds = R.randn(5), R.randn(3, 5), 0.5 + R.rand(3, 5)
+    expected = np.log(stats.norm(means, stds).pdf(y).mean(0))
+    np.testing.assert_allclose(uci._mixture_log_density(y, means, stds), expected)
+    x = R.randn(300, 2)
+    target = x[:, 0] + 0.3 * R.randn(300)
+    for method in ("deep ensemble", "gradient boosting"):
+        found = uci.METHODS[method](x[:200], target[:200], x[200:], target[200:], 0)
+        assert np.sqrt(((found.mean - target[200:]) ** 2).mean()) < 0.5
+        assert 0.6 < ((found.low <= target[200:]) & (target[200:] <= found.high)).mean() <= 1.0
+        assert found.log_density.mean() > -1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", [survival, uci, features])
+def test_quick_versions(study, tmp_path):
+    try:
+        assert study.main(["--quick", "--out", str(tmp_path)]) == 0
+    except (ImportError, ValueError) as error:
+        pytest.skip(str(error))
+    assert list((tmp_path / "results").rglob("rows.jsonl"))
