@@ -24,6 +24,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "selection_power": ("selection.power", "TPR, FPR and power by correlation and sample size."),
     "selection_truth": ("selection.truth", "Inclusion probabilities against exact ones."),
     "selection_fdr": ("selection.fdr", "Realized false discovery rates of Bayesian FDR control."),
+    "error_rates": ("selection.error_rates", "False discovery rates with correlation and wrong priors."),
     "mixture": ("selection.mixtures", "Structure sampling and mixtures against exact probabilities."),
     "finemapping": ("selection.finemapping", "Credible sets on real genotypes, next to susieR."),
     "uncertainty": ("uncertainty.command", "Predictive uncertainty on five clusters."),

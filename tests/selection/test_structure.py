@@ -10,7 +10,7 @@ import torch
 
 from sparsebnn.selection.convergence import effective_sample_size, split_rhat
 from sparsebnn.selection.glm_marginal import GLMEvidence
-from sparsebnn.selection.marginal import LinearEvidence
+from sparsebnn.selection.marginal import LinearEvidence, StackedEvidence
 from sparsebnn.selection.structure import _Chains, sample_structures, size_log_prior
 from studies.bounds.exact_regression import Regression, exact_posterior
 from studies.selection.exact import SpikeSlabProblem, enumerate_structures, exact_inclusion
@@ -250,3 +250,30 @@ def test_a_target_ends_the_sampling_once_it_is_reached():
     assert not found.diagnostics["stopped_early"]
     # Stopping keeps the draws of the longer run.
     assert np.array_equal(found.packed, whole.packed[: len(found.packed)])
+
+
+def test_stacked_data_sets_are_sampled_as_each_alone():
+    grid = np.array([0.3, 1.0, 3.0])
+    data = []
+    for seed in range(3):
+        x, f, rng = correlated(6, 0.8, 60, seed)
+        data.append((x, f + rng.standard_normal(60)))
+    stacked = StackedEvidence(data, grid)
+    gamma = np.random.default_rng(0).random((9, 6)) < 0.4
+    slab = np.arange(9)
+    values, gains = stacked.visit(gamma, slab)
+    for d, (x, y) in enumerate(data):
+        own = slice(3 * d, 3 * d + 3)
+        alone = LinearEvidence(x, y, grid).visit(gamma[own], np.arange(3))
+        assert np.allclose(values[own], alone[0])
+        assert np.allclose(gains[own], alone[1])
+    prior = size_log_prior(6, 0.25)
+    how = {"n_iter": 1500, "burn_in": 100, "temperatures": (1.0,), "start": np.full(6, 0.3)}
+    found = sample_structures(stacked, prior, n_chains=6, **how)
+    assert (found.slab // 3 == np.repeat([0, 1, 2], 2)).all()
+    structures = enumerate_structures(6)
+    for d, (x, y) in enumerate(data):
+        logs = np.stack([unknown_noise(x, y, structures, var) for var in grid])
+        joint = np.logaddexp.reduce(logs, axis=0) + prior[structures.sum(1).astype(int)]
+        exact = normalized(joint, structures)
+        assert np.abs(found.by_chain[2 * d : 2 * d + 2].mean(0) - exact).mean() < 0.015

@@ -25,6 +25,7 @@ p)`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -114,24 +115,29 @@ class LinearEvidence:
         self.degrees = rows - (1.0 if math.isinf(relative) else 0.0)
         self.intercept_sd = math.sqrt(k)  # in units of the noise
 
-    def _height(self, q: np.ndarray) -> np.ndarray:
+    def _height(self, q: np.ndarray, total: float | np.ndarray) -> np.ndarray:
         if self.noise_var is not None:
             return 0.5 * q
-        return -0.5 * self.degrees * np.log(np.maximum(self.total - q, 1e-12 * self.total))
+        return -0.5 * self.degrees * np.log(np.maximum(total - q, 1e-12 * total))
+
+    def _of(self, index: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Rows of G, its diagonal, c, yᵀMy and the slab variance of each structure."""
+        many = (len(slab), self.p)
+        rest = np.broadcast_to(self.diagonal, many), np.broadcast_to(self.score, many)
+        return self.gram.rows(index), *rest, np.full(len(slab), self.total), self.slab_vars[slab]
 
     def _factor(
-        self, index: np.ndarray, mask: np.ndarray, slab: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of G, the inverse Cholesky factor of A, and its product with c."""
-        rows = self.gram.rows(index)
+        self, index: np.ndarray, mask: np.ndarray, rows: np.ndarray, score: np.ndarray, var: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The inverse Cholesky factor of A, and its product with c."""
         inner = np.take_along_axis(rows, index[:, None, :], axis=2) * (mask[:, :, None] & mask[:, None, :])
         at = np.arange(index.shape[1])
-        inner[:, at, at] += np.where(mask, 1.0 / slab[:, None], 1.0)
+        inner[:, at, at] += np.where(mask, 1.0 / var[:, None], 1.0)
         inverse = np.linalg.inv(np.linalg.cholesky(inner))
         # Zero rows keep padding out of every product below.
         inverse *= mask[:, :, None] & mask[:, None, :]
-        white = np.einsum("cij,cj->ci", inverse, self.score[index])
-        return rows, inverse, white
+        white = np.einsum("cij,cj->ci", inverse, np.take_along_axis(score, index, axis=1))
+        return inverse, white
 
     def visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log p(y | γ) of each row of ``gamma`` (c, p), and its change by each flip (c, p)."""
@@ -148,24 +154,24 @@ class LinearEvidence:
 
     def _visit(self, gamma: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index, mask = members(gamma)
-        var = self.slab_vars[slab]
-        rows, inverse, white = self._factor(index, mask, var)
+        rows, diagonal, score, total, var = self._of(index, slab)
+        inverse, white = self._factor(index, mask, rows, score, var)
         cross = inverse @ rows
         q = (white**2).sum(1)
-        r = self.score - (white[:, None, :] @ cross)[:, 0]
+        r = score - (white[:, None, :] @ cross)[:, 0]
         least = 1.0 / var[:, None]
-        v = self.diagonal + least - np.einsum("cij,cij->cj", cross, cross)
+        v = diagonal + least - np.einsum("cij,cij->cj", cross, cross)
         np.maximum(v, least, out=v)
-        now = self._height(q)
+        now = self._height(q, total)
         r *= r
         r /= v
         r += q[:, None]
-        gains = self._height(r) - now[:, None]
+        gains = self._height(r, total[:, None]) - now[:, None]
         v *= var[:, None]
         gains -= 0.5 * np.log(v)
         spread = np.where(mask, (inverse**2).sum(1), 1.0)
         mean = np.einsum("cij,ci->cj", inverse, white)
-        lost = self._height(q[:, None] - mean**2 / spread) - now[:, None]
+        lost = self._height(q[:, None] - mean**2 / spread, total[:, None]) - now[:, None]
         lost -= 0.5 * np.log(spread / var[:, None])
         chain, place = np.nonzero(mask)
         gains[chain, index[chain, place]] = lost[chain, place]
@@ -177,7 +183,8 @@ class LinearEvidence:
     def draw(self, gamma: np.ndarray, slab: np.ndarray, rng: np.random.Generator) -> Coefficients:
         """One draw of coefficients, intercept and noise for each row of ``gamma``."""
         index, mask = members(gamma)
-        _, inverse, white = self._factor(index, mask, self.slab_vars[slab])
+        rows, _, score, _, var = self._of(index, slab)
+        inverse, white = self._factor(index, mask, rows, score, var)
         rest = np.maximum(self.total - (white**2).sum(1), 1e-12 * self.total)
         if self.noise_var is None:
             noise_var = rest / rng.chisquare(self.degrees, size=len(gamma))
@@ -190,3 +197,28 @@ class LinearEvidence:
         center, centers = (self.k * (self.y_sum - (w * self.x_sum[index]).sum(1)) for w in (mean, values))
         intercept = centers + self.intercept_sd * np.sqrt(noise_var) * rng.standard_normal(len(gamma))
         return Coefficients(index, values, intercept, mean, center, noise_var)
+
+
+class StackedEvidence(LinearEvidence):
+    """Several data sets with equally many rows and inputs, sampled side by side as one program.
+
+    Slab ``d * grid + g`` is variance g of data set d; a chain stays with its data set.
+    """
+
+    def __init__(self, data: Sequence[tuple[np.ndarray, np.ndarray]], slab_vars: np.ndarray) -> None:
+        parts = [LinearEvidence(x, y, slab_vars) for x, y in data]
+        first = parts[0]
+        self.p, self.degrees, self.noise_var = first.p, first.degrees, None
+        self.grid, self.slab_vars = len(slab_vars), np.tile(slab_vars, len(parts))
+        self.grams = np.stack([part.gram.table for part in parts])
+        self.diagonals = np.stack([part.diagonal for part in parts])
+        self.scores = np.stack([part.score for part in parts])
+        self.totals = np.array([part.total for part in parts])
+
+    def _of(self, index: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, ...]:
+        own = slab // self.grid
+        rows = self.grams[own[:, None], index]
+        return rows, self.diagonals[own], self.scores[own], self.totals[own], self.slab_vars[slab]
+
+    def draw(self, gamma: np.ndarray, slab: np.ndarray, rng: np.random.Generator) -> Coefficients:
+        raise NotImplementedError("Draw coefficients from the LinearEvidence of each data set.")

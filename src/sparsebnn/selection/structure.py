@@ -72,8 +72,9 @@ def size_log_prior(p: int, inclusion_prob: float | tuple[float, float]) -> np.nd
 class StructureSamples:
     """Sampled structures and what follows from them.
 
-    ``inclusion`` are the probabilities, ``slab`` the sampled indices into the grid (draws, chains),
-    ``diagnostics`` R̂, effective sample sizes and counts. ``gammas()`` unpacks the samples.
+    ``inclusion`` are the probabilities, ``by_chain`` those of each chain, ``slab`` the sampled indices into
+    the grid (draws, chains), ``diagnostics`` R̂, effective sample sizes and counts. ``gammas()`` unpacks the
+    samples.
     """
 
     p: int
@@ -81,6 +82,7 @@ class StructureSamples:
     packed: np.ndarray
     slab: np.ndarray
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    by_chain: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     def gammas(self, columns: np.ndarray | None = None) -> np.ndarray:
         """The structures of all chains (draws · chains, inputs), or some columns of them."""
@@ -128,7 +130,11 @@ class _Chains:
         steps = np.diff(log_prior)
         self.more, self.less = np.append(steps, -np.inf), np.append(-np.inf, -steps)
         self.gamma = gamma
-        self.slab = rng.integers(len(evidence.slab_vars), size=len(gamma))
+        # Of stacked data sets each has its own range of slabs, and as many chains as the others.
+        self.grid = getattr(evidence, "grid", len(evidence.slab_vars))
+        sets = len(evidence.slab_vars) // self.grid
+        self.slab = rng.integers(self.grid, size=len(gamma))
+        self.slab += self.grid * np.repeat(np.arange(sets), len(gamma) // sets)
         self.log_evidence, self.gains = evidence.visit(gamma, self.slab)
         self.rows = np.arange(len(gamma))
         self.flips = self._flips(self.gamma, self.gains, beta)
@@ -196,7 +202,7 @@ class _Chains:
     def change_slab(self) -> None:
         """Propose the next larger or smaller slab variance."""
         slab = self.slab + np.where(self.rng.random(len(self.slab)) < 0.5, -1, 1)
-        at = np.nonzero((slab >= 0) & (slab < len(self.evidence.slab_vars)))[0]
+        at = np.nonzero(slab // self.grid == self.slab // self.grid)[0]
         if not len(at):
             return
         log_evidence, gains = self.evidence.visit(self.gamma[at], slab[at])
@@ -274,7 +280,7 @@ def sample_structures(
             placed = state.move()[cold]
             for _ in range(_FLIPS if evidence.p <= _SMALL else 1):
                 state.flip()
-            if step % _SLAB_EVERY == 0 and len(evidence.slab_vars) > 1:
+            if step % _SLAB_EVERY == 0 and state.grid > 1:
                 state.change_slab()
             state.exchange(levels, step % 2)
             if step % _BLOCK == 0:
@@ -305,6 +311,7 @@ def sample_structures(
         if not slabs:
             raise
     samples, each = _gather(evidence.p, sums, packed, slabs, burn_in)
+    samples.by_chain = each
     samples.diagnostics = _diagnose(samples) | {
         "distinct_models": len(np.unique(samples.packed.reshape(-1, samples.packed.shape[-1]), axis=0)),
         "chain_spread": float(np.abs(each - each.mean(0)).max()),
