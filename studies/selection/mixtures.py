@@ -33,12 +33,16 @@ from studies.selection.truth import exact, simulate
 
 __all__ = ["Spec", "run_networks", "run_sampler", "summary", "table"]
 
+_METHODS = ("sampler", "networks", "dependent")
 _TITLES = {
     "structure sampling": "structure sampling",
     "one": "one replicate",
     "best": "best replicate by its bound",
     "average": "average of all replicates",
     "mixture": "mixture",
+    "dependent, one": "dependent inclusions, one replicate",
+    "dependent, best": "dependent inclusions, best by its bound",
+    "dependent, mixture": "dependent inclusions, mixture",
 }
 
 
@@ -54,6 +58,7 @@ class Spec:
     replicates: int = 24
     steps: int = 700
     importance_draws: int = 1500
+    batch: int = 3  # data sets whose networks train as one program
     seed: int = 0
 
 
@@ -129,17 +134,21 @@ def combined(run: Any, problems: Sequence[SpikeSlabProblem], spec: Spec) -> list
     return found
 
 
-def run_networks(p: int, kind: str, rho: float, numbers: Sequence[int], spec: Spec) -> list[dict[str, Any]]:
+def run_networks(
+    p: int, kind: str, rho: float, numbers: Sequence[int], spec: Spec, family: str = "lrt"
+) -> list[dict[str, Any]]:
     """Replicates on some data sets, alone and combined."""
     design = _truth(p, spec)
     problems = [simulate(kind, rho, number, design) for number in numbers]
     rows = []
-    for problem, (both, each) in zip(problems, combined(fit(problems, spec), problems, spec)):
+    for problem, (both, each) in zip(problems, combined(fit(problems, spec, family), problems, spec)):
         truth = exact(problem, design)[0]
         best = each[int(both.bounds.argmax())]
         ways = {"best": best, "average": each.mean(0), "mixture": both.weights.numpy() @ each}
         errors = {"one": float(np.abs(each - truth).mean())}
         errors |= {name: float(np.abs(value - truth).mean()) for name, value in ways.items()}
+        if family == "dependent":
+            errors = {f"dependent, {name}": value for name, value in errors.items() if name != "average"}
         bounds = {"bound": both.bound, "best_bound": float(both.bounds.max())}
         rows.append({"errors": errors, "effective_modes": both.effective_modes, **bounds})
     return rows
@@ -187,9 +196,7 @@ def _cell(line: dict[str, Any] | None) -> str:
 
 def _options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument(
-        "--methods", nargs="+", choices=("sampler", "networks"), default=["sampler", "networks"]
-    )
+    options.add_argument("--methods", nargs="+", choices=_METHODS, default=list(_METHODS))
     options.add_argument("--kinds", nargs="+", choices=("gaussian", "bernoulli"))
     options.add_argument("--inputs", nargs="+", type=count, help="numbers of inputs (default 8 and 15)")
     options.add_argument("--data-sets", type=count, help="per cell (default 10)")
@@ -228,9 +235,11 @@ def _cell_rows(study: Study, method: str, p: int, kind: str, rho: float, spec: S
     there = read_rows(study.folder / "rows.jsonl")
     known = {row["data_set"] for row in there if all(row[name] == value for name, value in cell.items())}
     numbers = [number for number in range(spec.data_sets) if number not in known]
-    if method == "networks" and numbers:
-        found = run_networks(p, kind, rho, numbers, spec)
-        study.append([cell | {"data_set": n} | row for n, row in zip(numbers, found)])
-    elif method == "sampler":
+    if method != "sampler":
+        for at in range(0, len(numbers), spec.batch):
+            now = numbers[at : at + spec.batch]
+            found = run_networks(p, kind, rho, now, spec, "lrt" if method == "networks" else "dependent")
+            study.append([cell | {"data_set": n} | row for n, row in zip(now, found)])
+    else:
         for number in numbers:
             study.append([cell | {"data_set": number} | run_sampler(p, kind, rho, number, spec)])

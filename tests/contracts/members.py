@@ -77,6 +77,7 @@ FAMILIES: dict[str, Member] = {
     # Far from 0, so that derivatives are of ordinary size; the low temperature has tests of its own.
     "concrete": Member("concrete", spike_slab_prior, {"relaxation": 0.5}),
     "concrete_hierarchical": Member("concrete", hierarchical_prior, {"relaxation": 0.5}),
+    "dependent": Member("dependent", spike_slab_prior),
     "flow": Member("flow", spike_slab_prior, _NETS),
     "flow_drawn": Member("flow", spike_slab_prior, {**_NETS, "auxiliary": "drawn"}),
     "flow_example": Member("flow", spike_slab_prior, {**_NETS, "z_per": "example"}),

@@ -373,3 +373,39 @@ def test_kl_verb_is_the_kl_of_sample(name):
             assert abs(float(verb[0]) - ours[0]) < 1e-10
         else:
             assert_agree([(mean_and_error(verb), ours)])
+
+
+@torch.no_grad()
+def test_dependent_kl_is_bounded_from_above():
+    """The estimate has the mean of log q(W,Γ|u) + log q(u) − log r(u|Γ) − log p(W,Γ) over drawn Γ.
+
+    It is no less than the KL of the structures, q(Γ) integrated over u on a grid, plus that of the slabs.
+    """
+    pairs = []
+    for seed in range(10):
+        family = make_family("dependent", (1, 4), seed, rank=1)
+        value, error = value_and_error(family, DRAWS, 100 + seed)
+        g = generator(seed)
+        u = torch.randn(DRAWS, 1, generator=g, dtype=torch.float64)
+        alpha = torch.sigmoid(family.inclusion_logit + u[:, :, None] * family.factor)
+        gamma = (torch.rand(alpha.shape, generator=g, dtype=torch.float64) < alpha).double()
+        std, prior = F.softplus(family.raw_std), family.prior
+        w = family.mean + std * torch.randn(alpha.shape, generator=g, dtype=torch.float64)
+        believed = (prior.inclusion_prob, prior.mean, prior.std)
+        ratio = spike_slab_log_ratio(w, gamma, family.mean, std, alpha, believed).flatten(1).sum(1)
+        center = family.auxiliary_mean + (
+            (gamma - torch.sigmoid(family.inclusion_logit)) * family.auxiliary_weight
+        ).sum((1, 2))
+        log_r = Normal(center, F.softplus(family.auxiliary_raw_std)).log_prob(u[:, 0])
+        ratio += Normal(0.0, 1.0).log_prob(u[:, 0]) - log_r
+        pairs.append(((value, error), mean_and_error(ratio)))
+        grid = torch.linspace(-8.0, 8.0, 2001, dtype=torch.float64)
+        mass = Normal(0.0, 1.0).log_prob(grid).softmax(0)
+        given = torch.sigmoid(family.inclusion_logit + grid[:, None, None] * family.factor).flatten(1)
+        structures = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)), dtype=torch.float64)
+        q = torch.where(structures[:, None] > 0, given, 1 - given).prod(-1) @ mass
+        p = torch.where(structures > 0, prior.inclusion_prob, 1 - prior.inclusion_prob).prod(-1)
+        slabs = kl_divergence(Normal(family.mean, std), Normal(prior.mean, prior.std)).flatten()
+        exact = (q * (q.log() - p.log())).sum() + (q @ structures) @ slabs
+        assert value + 4 * error > float(exact)
+    assert_agree(pairs)

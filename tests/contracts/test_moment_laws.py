@@ -89,8 +89,15 @@ def z_of(layer, normals, batch):
     return z.expand(batch, family.dim)
 
 
+def logits_of(family, normals):
+    """Inclusion logits, given the u from the front of the tape where there is one."""
+    if not hasattr(family, "factor"):
+        return family.inclusion_logit
+    return family.inclusion_logit + torch.einsum("r,r...->...", normals[: family.rank], family.factor)
+
+
 @torch.no_grad()
-def enumerated_moments(layer, x, z):
+def enumerated_moments(layer, x, z, normals=None):
     """E h and Var h by listing every Γ: the mean of conditional variances plus the variance of means."""
     family = getattr(layer.weights, "conditional", layer.weights)
     shape, axis = family.shape, layer.z_axis
@@ -104,7 +111,7 @@ def enumerated_moments(layer, x, z):
         structures = torch.tensor(
             list(itertools.product((0.0, 1.0), repeat=family.mean.numel())), dtype=x.dtype
         )
-        alpha = torch.sigmoid(family.inclusion_logit).flatten()
+        alpha = torch.sigmoid(logits_of(family, normals)).flatten()
         mass = torch.where(structures > 0, alpha, 1 - alpha).prod(1)
     else:
         structures, mass = torch.ones(1, family.mean.numel(), dtype=x.dtype), torch.ones(1, dtype=x.dtype)
@@ -144,7 +151,7 @@ def test_output_moments_by_enumeration(family, layer, bias, kind):
         built = small_layer(layer, family, seed, bias)
         x = torch.randn(SMALL[layer][1], generator=generator(seed), dtype=torch.float64)
         mean, var, normals = pass_moments(built, x, kind, seed)
-        expected = enumerated_moments(built, x, z_of(built, normals, len(x)))
+        expected = enumerated_moments(built, x, z_of(built, normals, len(x)), normals)
         for ours, oracle in zip((mean, var), expected):
             assert float((ours - as_output(built, oracle, ours)).abs().max()) < 1e-10
 
@@ -178,7 +185,7 @@ def test_one_z_per_example_of_a_sequence(family):
     x = torch.randn(3, 3, 4, generator=generator(2), dtype=torch.float64)
     mean, var, normals = pass_moments(built, x, LocalPass, 2)
     for t in range(x.shape[1]):
-        expected = enumerated_moments(built, x[:, t], z_of(built, normals, len(x)))
+        expected = enumerated_moments(built, x[:, t], z_of(built, normals, len(x)), normals)
         for ours, oracle in zip((mean[:, t], var[:, t]), expected):
             assert float((ours - oracle.squeeze(1)).abs().max()) < 1e-10
 

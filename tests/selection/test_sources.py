@@ -57,3 +57,19 @@ def test_networks_need_rows_for_sets_and_other_sources_are_refused():
         select(network([0.9, 0.1]), rule="credible_sets")
     with pytest.raises(InvalidInput, match="sample_inputs"):
         sample_inputs(object())
+
+
+@torch.no_grad()
+def test_dependent_inclusions_are_drawn_together():
+    # Opposite signs of the factor: nearly always exactly one of two.
+    made = sparsebnn.mlp([2, 1], family="dependent", family_options={"rank": 1})
+    family = made[0].weights
+    family.inclusion_logit.zero_()
+    family.factor.copy_(torch.tensor([[[40.0, -40.0]]]))
+    drawn = sample_inputs(made, 400)
+    assert (drawn.sum(1) == 1).mean() > 0.9
+    assert input_inclusion(made).tolist() == pytest.approx([0.5, 0.5])
+    deep = sparsebnn.mlp([2, 3, 1], family="dependent")
+    found = path_probability(deep, n_draws=300)
+    assert (found.prob - path_probability(deep, n_draws=300, seed=1).prob).abs().max() < 0.2
+    assert float(found.error.max()) > 0.0 or bool((found.prob == 1).all())

@@ -10,10 +10,11 @@ def test_quick_run_resumes_and_tabulates(tmp_path, capsys, monkeypatch):
     mixtures.main(arguments)
     file = tmp_path / "results" / "mixture" / "rows.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {row["method"] for row in rows} == {"sampler", "networks"}
+    assert {row["method"] for row in rows} == {"sampler", "networks", "dependent"}
     errors = {name: value for row in rows for name, value in row["errors"].items()}
     assert errors["structure sampling"] < 0.02
-    assert set(errors) == {"structure sampling", "one", "best", "average", "mixture"}
+    ways = {f"{family}{way}" for family in ("", "dependent, ") for way in ("one", "best", "mixture")}
+    assert set(errors) == {"structure sampling", "average", *ways}
     assert "| mixture |" in capsys.readouterr().out
     monkeypatch.setattr(mixtures, "run_networks", None)
     monkeypatch.setattr(mixtures, "run_sampler", None)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sparsebnn.checks import check_choice
 from sparsebnn.posteriors.base import Family, Moments, Sample
 from sparsebnn.posteriors.concrete import Concrete
+from sparsebnn.posteriors.dependent import Dependent
 from sparsebnn.posteriors.flow import MNF, FlowFamily
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
@@ -15,6 +16,7 @@ from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 __all__ = [
     "FAMILIES",
     "Concrete",
+    "Dependent",
     "EmpiricalPrior",
     "Family",
     "FlowFamily",
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 FAMILIES: dict[str, type[Family]] = {
-    family.name: family for family in (Gaussian, SpikeSlab, Concrete, FlowFamily, MNF)
+    family.name: family for family in (Gaussian, SpikeSlab, Concrete, Dependent, FlowFamily, MNF)
 }
 
 

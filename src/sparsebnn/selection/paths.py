@@ -29,6 +29,8 @@ from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.graph import TRANSPARENT, Graph, inclusion
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import InputSkip, chain
+from sparsebnn.posteriors import Family
+from sparsebnn.random.noise import RandomNoise
 
 __all__ = ["ActivePaths", "Reach", "active_paths", "draw_reach", "median_reach", "path_probability"]
 
@@ -62,6 +64,10 @@ def path_probability(
     """
     check_count(n_draws, "n_draws", _OWNER)
     seed = check_seed(seed, "seed", _OWNER)
+    if _dependent(network):
+        reached = draw_reach(network, n_draws, seed=seed, shape=shape).double()
+        prob = reached.mean(0)
+        return Reach(prob, (prob * (1.0 - prob) / n_draws).sqrt())
     stages = _checked_stages(network)
     if stages is None or shape is not None:
         graph = Graph(network, shape, _OWNER)
@@ -82,7 +88,7 @@ def draw_reach(
     >>> draw_reach(sparsebnn.mlp([2, 1], family="gaussian"), 3).all().item()
     True
     """
-    stages = _checked_stages(network)
+    stages = None if _dependent(network, alone=True) else _checked_stages(network)
     graph = None if stages is not None and shape is None else Graph(network, shape, _OWNER)
     _check_independent(network)
     generator = torch.Generator().manual_seed(check_seed(seed, "seed", _OWNER))
@@ -90,10 +96,17 @@ def draw_reach(
     def drawn(prob: Tensor) -> Tensor:
         return torch.rand(prob.shape, generator=generator, dtype=prob.dtype) < prob
 
+    def structure(layer: nn.Module) -> Tensor:
+        family = getattr(layer, "weights", None)
+        if not getattr(family, "dependent", False):
+            return drawn(inclusion(layer)).double()
+        assert isinstance(family, Family)
+        return (family.draw(RandomNoise(generator)) != 0).double().cpu()
+
     def one() -> Tensor:
         if stages is None:
             assert graph is not None
-            masks = {name: drawn(inclusion(layer)).double() for name, layer in graph.layers.items()}
+            masks = {name: structure(layer) for name, layer in graph.layers.items()}
             return graph.reach(graph.spread(masks)) > 0
         reach = torch.ones(stages[-1].units.shape[0], dtype=torch.bool)
         direct = torch.zeros((), dtype=torch.bool)
@@ -178,6 +191,16 @@ def active_paths(network: nn.Module, shape: tuple[int, ...] | None = None) -> Ac
         tuple(lengths.sum(0).tolist()),
         graph.reach(masks) > 0,
     )
+
+
+def _dependent(network: nn.Module, alone: bool = False) -> bool:
+    """Whether inclusions depend on each other, so that structures have to be drawn from the family.
+
+    A layer of one output, unless ``alone``, is simple: an input reaches it by its marginal inclusion.
+    """
+    families = [module.weights for module in network.modules() if isinstance(module, BayesianLayer)]
+    single = not alone and len(families) == 1 and families[0].shape[0] == 1
+    return not single and any(getattr(family, "dependent", False) for family in families)
 
 
 def _check_independent(network: nn.Module) -> None:
