@@ -69,12 +69,12 @@ class Spec:
     rows: int = 150
     inputs: int = 30
     levels: tuple[float, ...] = (0.05, 0.1, 0.2)
-    n_iter: int = 800
-    burn_in: int = 200
+    n_iter: int = 400
+    burn_in: int = 100
     n_chains: int = 3
     replicates: int = 12
     steps: int = 500
-    batch: int = 20  # data sets whose networks train as one program
+    batch: int = 100  # data sets that are sampled as one program; networks of a fifth of them train as one
     seed: int = 0
 
 
@@ -136,6 +136,10 @@ def _sampled(scenario: Scenario, numbers: Sequence[int], spec: Spec) -> list[dic
 
 
 def _networks(scenario: Scenario, numbers: Sequence[int], spec: Spec) -> list[dict[str, Any]]:
+    share = max(1, spec.batch // 5)
+    if len(numbers) > share:
+        parts = [numbers[at : at + share] for at in range(0, len(numbers), share)]
+        return [row for part in parts for row in _networks(scenario, part, spec)]
     made = [simulate(scenario, number, spec) for number in numbers]
     problems = [problem for problem, _ in made]
     how = MixtureSpec(replicates=spec.replicates, steps=spec.steps, seed=spec.seed)

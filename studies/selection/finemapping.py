@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.runner import Study, arguments, count, in_parallel, read_rows
+from studies.runner import Study, arguments, count, fill_page, in_parallel, read_rows
 
 __all__ = ["METHODS", "Spec", "run_ours", "run_susie", "score", "simulate", "summary", "table"]
 
@@ -216,6 +216,34 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(made)
 
 
+def paired(rows: Sequence[dict[str, Any]]) -> str:
+    """Sampling and susieR effect by effect, as a Markdown table: who found it, and in how large a set."""
+    by_key = {_key(row)[:3]: row for row in rows}
+    made = [
+        "| effects | found by both | median size | smaller, equal, larger | sampling alone | susieR alone |"
+    ]
+    made.append("|---|---|---|---|---|---|")
+    for effects in sorted({row["effects"] for row in rows}):
+        both: list[tuple[int, int]] = []
+        alone = [0, 0]
+        for number in sorted({row["data_set"] for row in rows}):
+            pair = [by_key.get((method, effects, number)) for method in (METHODS[0], METHODS[2])]
+            if pair[0] is None or pair[1] is None:
+                continue
+            for column in pair[0]["truth"]:
+                sizes = [min([len(s) for s in row["sets"] if column in s], default=0) for row in pair if row]
+                if all(sizes):
+                    both.append((sizes[0], sizes[1]))
+                alone[0] += bool(sizes[0] and not sizes[1])
+                alone[1] += bool(sizes[1] and not sizes[0])
+        if both:
+            ours, theirs = np.array(both).T
+            order = f"{(ours < theirs).sum()}, {(ours == theirs).sum()}, {(ours > theirs).sum()}"
+            medians = f"{np.median(ours):g} and {np.median(theirs):g}"
+            made.append(f"| {effects} | {len(both)} | {medians} | {order} | {alone[0]} | {alone[1]} |")
+    return "\n".join(made)
+
+
 # --- the command -------------------------------------------------------------------------------------
 
 
@@ -276,4 +304,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 study.append(rows)
     rows = [row for row in read_rows(study.folder / "rows.jsonl") if row["effects"] in spec.effects]
     print(table(summary(rows)))
+    page = Path(study.given.out) / "docs" / "studies" / "finemapping.md"
+    if page.exists():
+        fill_page(page, table(summary(rows)))
+        fill_page(page, paired(rows), "paired")
     print(f"Wrote {study.folder / 'rows.jsonl'}.")

@@ -157,7 +157,8 @@ def run_networks(
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean errors with standard errors by kind, inputs, method and correlation."""
     cells: dict[tuple[Any, ...], list[float]] = {}
-    for row in rows:
+    names = ("method", "inputs", "kind", "correlation", "data_set", "seed")
+    for row in {tuple(row[name] for name in names): row for row in rows}.values():
         for method, error in row["errors"].items():
             key = (row["kind"], row["inputs"], method, row["correlation"])
             cells.setdefault(key, []).append(error)
