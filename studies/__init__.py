@@ -26,6 +26,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "selection_fdr": ("selection.fdr", "Realized false discovery rates of Bayesian FDR control."),
     "error_rates": ("selection.error_rates", "False discovery rates with correlation and wrong priors."),
     "mixture": ("selection.mixtures", "Structure sampling and mixtures against exact probabilities."),
+    "input_skip": ("selection.input_skip", "Small input-skip networks and their active weights."),
     "finemapping": ("selection.finemapping", "Credible sets on real genotypes, next to susieR."),
     "uncertainty": ("uncertainty.command", "Predictive uncertainty on five clusters."),
     "uncertainty_settings": ("uncertainty.settings", "Rates and slab widths of the uncertainty study."),

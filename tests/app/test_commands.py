@@ -69,6 +69,9 @@ def test_an_awkward_file_is_fitted(run):
     sizes = record["network"]["layers"]
     assert all(e[1] < sizes[e[0]] and e[2] < sizes[e[0] + 1] for e in record["network"]["edges"])
     assert len(record["inputs"]) == 9
+    for curve in record["what_if"]:
+        assert all(a <= b for a, b in zip(curve["low"], curve["high"]))
+        assert len(curve["values"]) == 15
 
 
 def test_predictions_of_the_folder_and_of_the_command_agree(run):

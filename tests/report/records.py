@@ -98,6 +98,18 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
         "network": network(
             rng, (len(names), *hidden, 2 if classes else 1), names, classes or ["diabetes"], keep
         ),
+        "what_if": [
+            {
+                "name": name,
+                "output": classes[1] if classes else "diabetes",
+                "share": classes is not None,
+                "values": [50.0, 100.0, 150.0],
+                "mean": [0.2, 0.4, 0.7],
+                "low": [0.1, 0.3, 0.5],
+                "high": [0.3, 0.5, 0.8],
+            }
+            for name in names[:3]
+        ],
         "curves": [
             {
                 "epoch": epoch,

@@ -45,7 +45,16 @@ class Elements(HTMLParser):
         return [attrs["id"] for _, attrs in self.elements if "id" in attrs]
 
 
-PARTS = {"how-well", "how-sure", "which-inputs", "the-network", "which-rows", "training", "made-from"}
+PARTS = {
+    "how-well",
+    "how-sure",
+    "which-inputs",
+    "what-if",
+    "the-network",
+    "which-rows",
+    "training",
+    "made-from",
+}
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -118,6 +127,7 @@ def test_missing_numbers_are_dashes():
     "part",
     [
         "inputs",
+        "what_if",
         "metrics",
         "calibration",
         "network",
@@ -131,6 +141,13 @@ def test_missing_numbers_are_dashes():
 def test_a_part_of_the_wrong_shape_is_named(part):
     with pytest.raises(ValueError, match=f"The '{part}' of record.json must be"):
         render({**example(), part: "oops"})
+
+
+def test_a_curve_with_a_gap_is_refused():
+    record = example()
+    record["what_if"][0]["low"][1] = None
+    with pytest.raises(ValueError, match=r"The 'what_if' of record\.json must be"):
+        render(record)
 
 
 @pytest.mark.parametrize(

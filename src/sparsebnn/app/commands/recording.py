@@ -11,7 +11,7 @@ from sparsebnn.app.commands import measuring, survival
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
-from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.columns import absent, to_floats
 from sparsebnn.estimators.encoding import Table
 from sparsebnn.inference.metrics import entropy
 
@@ -19,6 +19,7 @@ __all__ = ["network_edges", "predictions", "record"]
 
 _MOST_EDGES = 3000
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
+_CURVES, _CURVE_POINTS = 3, 15
 
 
 def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "inputs": _inputs(model),
         "network": network_edges(model),
         "curves": _curves(model),
+        "what_if": [] if times else _what_if(model, test),
         **found,
     }
 
@@ -164,6 +166,29 @@ def _output_names(model: Any, count: int) -> list[str]:
     if hasattr(model, "predict_survival_function"):
         return list(model._output_names())
     return ["target", "noise"][:count] if count <= 2 else [f"output {i + 1}" for i in range(count)]
+
+
+def _what_if(model: Any, test: Any) -> list[dict[str, Any]]:
+    """Predictions along the numbers that gain most, averaged over at most 50 unseen rows."""
+    rows = test[:50]
+    names = [column.name for column in model._encoder.columns]
+    found: list[dict[str, Any]] = []
+    for j in np.argsort(-model.gain_, kind="stable"):
+        kind = model._encoder.columns[j].kind
+        if len(found) == _CURVES or kind != "number" or not model.used_[j]:
+            continue
+        values = to_floats(Table.of(rows).values[j], kind, "", names[j])
+        low, high = np.nanmin(values), np.nanmax(values)
+        if not low < high:
+            continue
+        grid = np.linspace(low, high, _CURVE_POINTS)
+        curve = model.what_if(rows, names[j], grid=grid, n_draws=50)
+        # The last class of two, the most frequent one of several.
+        output = len(curve.outputs) - 1 if len(curve.outputs) <= 2 else int(curve.mean.mean(0).argmax())
+        numbers = {key: getattr(curve, key)[:, output].tolist() for key in ("mean", "low", "high")}
+        what = {"name": names[j], "output": curve.outputs[output], "share": hasattr(model, "classes_")}
+        found.append({**what, "values": grid.tolist(), **numbers})
+    return found
 
 
 def _curves(model: Any) -> list[dict[str, Any]]:

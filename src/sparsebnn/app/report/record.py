@@ -116,6 +116,12 @@ _SCHEMA = {
             }
         ]
     },
+    "what_if": [
+        {
+            "name": _text, "output": _text, "share": lambda value: value is True, "values": [_number],
+            "mean": [_number], "low": [_number], "high": [_number],
+        }
+    ],
     "settings": {...: _text},
     "versions": {...: _text},
 }  # fmt: skip
@@ -168,6 +174,13 @@ def parse(content: Mapping[str, Any]) -> Record:
         curves = [group.times, group.observed, group.low, group.high, group.predicted]
         if len({len(each) for each in curves}) > 1 or any(None in each for each in curves):
             raise invalid("survival", _OWNER, "numbers for each time", f"others in {group.name!r}")
+    for curve in record.what_if:
+        numbers = [curve.values, curve.mean, curve.low, curve.high]
+        short = len({len(each) for each in numbers}) > 1 or len(curve.values) < 2
+        if short or any(None in each for each in numbers):
+            raise invalid(
+                "what_if", _OWNER, "two numbers or more for each curve", f"others in {curve.name!r}"
+            )
     record.points = _points(record)
     record.network = _network(record.network)
     record.facts = _facts(record)

@@ -16,13 +16,14 @@ from sparsebnn.app.report.sections import (
     survival,
     the_network,
     training,
+    what_if,
     which_inputs,
     which_rows,
 )
 
 __all__ = ["sections"]
 
-_ORDER = (how_well, how_sure, survival, which_inputs, the_network, which_rows, training, made_from)
+_ORDER = (how_well, how_sure, survival, which_inputs, what_if, the_network, which_rows, training, made_from)
 
 
 def sections(record: Record) -> list[Section]:

@@ -1,0 +1,43 @@
+"""The study of small input-skip networks: its splits, its rows, and that it resumes."""
+
+import numpy as np
+import pytest
+
+from studies.runner import read_rows
+from studies.selection import input_skip
+from studies.selection.input_skip import CHOSEN, Candidate, run, split, table
+
+
+def test_validation_rows_are_training_rows():
+    for seed in range(3):
+        training, test = split(53, seed, validate=False)
+        inner, validation = split(53, seed, validate=True)
+        assert sorted([*training, *test]) == list(range(53))
+        assert sorted([*inner, *validation]) == sorted(training)
+        assert len(test) == 10
+
+
+def test_a_linear_truth_needs_one_weight():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 6))
+    how = Candidate((), 1, 150, 1.0, 1.0, 0.05, learning_rate=0.05)
+    found = run(x, (x[:, 2] > 0).astype(int), how, 0, validate=False)
+    assert found["active"] == found["inputs"] == 1
+    assert found["mean_length"] == 1.0
+    assert found["accuracy"] > 0.95
+
+
+def test_a_quick_study_resumes(tmp_path, monkeypatch, capsys):
+    options = ["--quick", "--data", "wbc", "--seeds", "1", "--out", str(tmp_path)]
+    input_skip.main(options)
+    path = tmp_path / "results" / "input_skip" / "rows.jsonl"
+    (row,) = read_rows(path)
+    assert row["command"] == "python -m studies input_skip --data wbc --seeds 1 --quick"
+    monkeypatch.setattr(input_skip, "run", None)  # nothing is left to do
+    input_skip.main(options)
+    assert len(read_rows(path)) == 1
+    own = {**row, "settings": CHOSEN["wbc"].name}
+    rows = [{**own, "accuracy": a, "active": n} for a, n in ((0.9, 3), (1.0, 4))]
+    assert "| 2 | 95.00% (90.00% to 100.00%) | 3.5 |" in table(rows)
+    with pytest.raises(SystemExit, match="--mice"):
+        input_skip.load("mice", None)
