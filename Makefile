@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install run test lint docs bench reproduce verify-results clean
+.PHONY: install run test test-cluster lint docs bench reproduce verify-results clean
 
 install: $(VENV)/.installed
 
@@ -13,6 +13,11 @@ run: $(READY)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q # two processes, a thread each
+
+# Ray and Dask, each with two worker processes on this machine (extra "cluster").
+test-cluster: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster,tune]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m cluster tests
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -33,6 +33,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "uncertainty_temperature": ("uncertainty.temperature", "Its temperatures, by cross-validation."),
     "uncertainty_starts": ("uncertainty.starts", "Its bound, reached from other starting points."),
     "image_ood": ("image_ood.command", "Out-of-distribution detection: MNIST, FMNIST, KMNIST."),
+    "cifar": ("cifar.command", "Sparse Bayesian ResNets on a JPEG copy of CIFAR-10, next to pruning."),
     "across_devices": ("estimators.across_devices", "A model saved on one device, loaded on another."),
     "column_choice": ("estimators.column_choice", "Which columns the estimators keep, with known truth."),
     "density_choice": ("estimators.density_choice", "The estimators' target_density and what it costs."),

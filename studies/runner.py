@@ -13,13 +13,14 @@ import dataclasses
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from sparsebnn.app.jobs import in_parallel
 from sparsebnn.app.provenance import commit_and_source, device_name, rounded, versions
 from sparsebnn.checks import invalid
 from sparsebnn.io.files import atomic_write
@@ -36,7 +37,6 @@ __all__ = [
     "write_json",
 ]
 
-T = TypeVar("T")
 # Options that say where and how a study runs, not what it finds.
 _NOT_IN_THE_COMMAND = ("help", "out", "runs", "device", "mode", "workers", "quiet")
 
@@ -208,18 +208,3 @@ def fill_page(page: Path, body: str, name: str = "tables") -> None:
     new = filled(page.read_text(encoding="utf-8"), body, name, str(page))
     with atomic_write(page) as partial:
         partial.write_text(new, encoding="utf-8")
-
-
-def in_parallel(jobs: Sequence[Callable[[], T]], workers: int) -> list[T]:
-    """What each job returns; ``workers`` processes with one thread each, or this one alone.
-
-    >>> from functools import partial
-    >>> in_parallel([partial(max, 1, 2), partial(min, 1, 2)], 1)
-    [2, 1]
-    """
-    if workers == 1:
-        return [job() for job in jobs]
-    import joblib
-
-    with joblib.parallel_config("loky", inner_max_num_threads=1):
-        return joblib.Parallel(n_jobs=workers)(joblib.delayed(job)() for job in jobs)

@@ -105,6 +105,7 @@ def _app() -> Any:
         time_budget: float = typer.Option(None, help="Limit for fitting the model, in seconds."),
         replicates: int = typer.Option(5, help="Number of networks to train and average."),
         test_share: float = typer.Option(0.2, help="Share of rows held out for the measures."),
+        tune: int = typer.Option(0, help="Trials of a search over settings; rerun to continue it."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),
         seed: int = typer.Option(0, help="Random seed."),
         force: bool = typer.Option(False, "--force", help="Replace an existing run."),
@@ -146,6 +147,7 @@ def _app() -> Any:
                 time_budget=time_budget,
                 replicates=replicates,
                 device=device,
+                **({"tune": tune} if tune else {}),
             )
             if json_:
                 print(json.dumps(record))

@@ -10,6 +10,7 @@ from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import InputSkip, bayesian_layers, density, initialize, lenet, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
 from sparsebnn.nn.quantization import quantize
+from sparsebnn.nn.resnets import resnet
 from sparsebnn.nn.sparse import SparseNetwork
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "lenet",
     "mlp",
     "quantize",
+    "resnet",
 ]

@@ -23,7 +23,7 @@ from sparsebnn.app.commands.progress import Stages, stages
 from sparsebnn.app.commands.reading import DATA, load_polars, read_blocks, read_table
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
-from sparsebnn.checks import check_choice, invalid, printable
+from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators import (
     SparseBNNClassifier,
     SparseBNNRegressor,
@@ -64,6 +64,7 @@ def fit(
 
     ``kinds`` are columns by how they are read: "drop", "id", "number", "category".
     """
+    tune = settings.pop("tune", 0)
     _check(task, test_share, seed, settings)
     writing.check_folder(out, force, data)
     try:
@@ -74,6 +75,8 @@ def fit(
                 problem = posed(read_table(data, target=target or ""), target or "", task, test_share, seed)
             settings["column_kinds"] = column_kinds(kinds or {}, problem.target, problem.inputs.columns)
             _print_notes(problem.notes, quiet)
+            if tune:
+                settings |= _tuned(problem, seed, settings, tune, out, shown)
             model, notes = _fitted(problem, seed, shown, settings)
             _print_notes(notes, quiet)
             name = "standard input" if data == "-" else Path(data).name
@@ -115,6 +118,24 @@ def _check_device(device: str) -> None:
 def _print_notes(notes: Sequence[str], quiet: bool) -> None:
     for note in notes if not quiet else ():
         print(f"Note: {printable(note)}.", file=sys.stderr)
+
+
+def _tuned(
+    problem: Problem, seed: int, settings: dict[str, Any], trials: int, out: Path, shown: Stages | None
+) -> dict[str, Any]:
+    """The settings that a search found, which keeps its trials next to the run folder."""
+    from sparsebnn.app import tuning
+
+    if shown is not None:
+        shown.say(f"trying {trials} settings")
+    if problem.task not in ("classification", "regression"):
+        raise invalid("tune", _FIT, "left out where the target is a time", trials)
+    kind = SparseBNNClassifier if problem.task == "classification" else SparseBNNRegressor
+    check_count(trials, "tune", _FIT)
+    storage = out.with_name(f"{out.name}.tune.db")
+    storage.parent.mkdir(parents=True, exist_ok=True)
+    rows = problem.inputs[problem.training], problem.y[problem.training]
+    return tuning.search(kind(random_state=seed, **settings), *rows, trials, seed, storage)
 
 
 def _fitted(

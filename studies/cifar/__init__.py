@@ -1,0 +1,1 @@
+"""Sparse Bayesian ResNets on a copy of CIFAR-10."""
