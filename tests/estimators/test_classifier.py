@@ -37,7 +37,7 @@ def test_learns_and_labels_keep_their_type(fitted):
     x, y = two_classes(seed=1)
     assert fitted.score(x, y) > 0.9
     assert set(fitted.predict(x)) <= {"yes", "no"}
-    expected = torch.stack([input_inclusion(n) for n in fitted.networks_]).mean(0)
+    expected = torch.stack([input_inclusion(n) for n in fitted.posterior_networks_]).mean(0)
     np.testing.assert_allclose(fitted.inclusion_, expected.numpy(), rtol=1e-5)
     np.testing.assert_array_equal(fitted.get_support(), fitted.used_)
     np.testing.assert_array_equal(fitted.transform(x), x[:, fitted.used_])
@@ -63,8 +63,9 @@ def test_probabilities_are_the_average_over_drawn_networks(fitted):
 def test_uncertainty_adds_up(flowers):
     model, x = flowers
     parts, probs = model.predict_uncertainty(x), model.predict_proba(x)
-    np.testing.assert_allclose(parts["entropy"], -(probs * np.log(probs)).sum(1), rtol=1e-8)
-    np.testing.assert_allclose(parts["aleatoric"] + parts["epistemic"], parts["entropy"], rtol=1e-8)
+    np.testing.assert_allclose(parts["entropy"], -(probs * np.log(probs)).sum(1), rtol=1e-8, atol=1e-12)
+    together = parts["aleatoric"] + parts["epistemic"]
+    np.testing.assert_allclose(together, parts["entropy"], rtol=1e-8, atol=1e-12)
 
 
 def test_sampled_labels_have_the_predicted_frequencies(flowers):
@@ -86,15 +87,13 @@ def test_a_column_of_several_inputs_is_available_when_any_input_is():
     model = SparseBNNClassifier(**{**QUICK, "replicates": 1, "epochs": 120, "temperature": 1.0}).fit(
         x, town == "a"
     )
-    first, last = (
-        model.networks_[0][0].weights.inclusion_prob(),
-        model.networks_[0][2].weights.inclusion_prob(),
-    )
+    first, last = (layer.weights.inclusion_prob() for layer in model.networks_[0].layers)
+    hidden = len(first)
     generator, hits, draws = torch.Generator().manual_seed(0), 0.0, 4000
     for _ in range(draws):
         one = torch.rand(first.shape, generator=generator) < first
         two = torch.rand(last.shape, generator=generator) < last
-        reach = (two.any(0)[:, None] & one).any(0)
+        reach = (two[:, :hidden].any(0)[:, None] & one).any(0) | two[:, hidden:].any(0)
         hits += float(reach[:3].any())
     p = float(model.inclusion_[0])
     assert abs(hits / draws - p) <= 4 * np.sqrt(p * (1 - p) / draws) + 1e-6
@@ -126,6 +125,8 @@ def test_weights_and_repeated_rows_agree_in_expectation():
     weight[:10] = 3.0
     repeated = np.concatenate([np.arange(40), np.arange(10), np.arange(10)])
     settings = {**QUICK, "replicates": 12, "epochs": 60, "n_draws": 120, "batch_size": 64}
+    # Copies of a row in other folds would tell which networks are better.
+    settings |= {"temperature": 0.15, "calibrate": False}
     one = SparseBNNClassifier(**settings).fit(x, y, sample_weight=weight)
     other = SparseBNNClassifier(**settings).fit(x[repeated], y[repeated])
     by_seed = []
@@ -253,12 +254,12 @@ def test_files_that_are_not_ours_are_refused(fitted, tmp_path, monkeypatch, vers
     ("change", "message"),
     [
         (
-            lambda t, _: t["1/network/0.weights.mean"].fill_(float("nan")),
-            "must not be used: '0.weights.mean' has",
+            lambda t, _: t["1/network/layers.0.weights.mean"].fill_(float("nan")),
+            "must not be used: 'layers.0.weights.mean' has",
         ),
         (
-            lambda t, _: t["0/network/0.weights.prior.std"].neg_(),
-            "'0.weights.prior.std' must be positive and finite and is -",
+            lambda t, _: t["0/network/layers.0.weights.prior.std"].neg_(),
+            "'layers.0.weights.prior.std' must be positive and finite and is -",
         ),
         (lambda _, h: h.update(replicates=10**12), "is damaged (ValueError: it says"),
         (lambda _, h: h["plan"].update(hidden=[10**9]), "is damaged (ValueError: it says"),
@@ -321,8 +322,9 @@ def test_messages(name, value, more):
 # -- scikit-learn's habits ----------------------------------------------------------------------------
 
 
-def test_the_model_is_chosen_at_prediction(fitted):
+def test_the_model_is_chosen_at_prediction():
     x, _ = two_classes(20, seed=3)
+    fitted = SparseBNNClassifier(**QUICK, temperature=1.0).fit(*two_classes())
     average, median = fitted.predict_proba(x), fitted.predict_proba(x, model="median")
     assert (average != median).any()
     np.testing.assert_array_equal(fitted.classes_[median.argmax(1)], fitted.predict(x, model="median"))

@@ -29,7 +29,7 @@ def test_a_warm_start_begins_where_the_last_fit_ended():
 
 def test_a_warm_start_keeps_the_scale_of_targets_and_the_noise():
     x = np.random.RandomState(0).randn(90, 3)
-    model = SparseBNNRegressor(**QUICK).fit(x, 5.0 * x[:, 0])
+    model = SparseBNNRegressor(**QUICK, temperature=1.0).fit(x, 5.0 * x[:, 0])
     scale, noise = model._y_std, model._likelihoods[0].raw_std.item()
     model.set_params(**STILL).fit(x, 50.0 * x[:, 0])
     assert model._y_std == scale

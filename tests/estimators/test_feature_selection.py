@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, feature_selection
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, feature_selection
 from sparsebnn.estimators.feature_selection import _Asker, _mean_and_p, worth
 from sparsebnn.likelihoods import Bernoulli
 from sparsebnn.nn.layers import Linear
@@ -186,9 +186,8 @@ def test_held_out_rows_of_early_stopping_are_asked(monkeypatch):
     assert len(set(rows.tolist())) == 30
 
 
-@pytest.mark.parametrize(("rows", "left_out"), [(100, False), (400, True)])
-def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monkeypatch):
-    monkeypatch.setattr(base, "_ROWS_TO_SPARE", 400)
+@pytest.mark.parametrize(("rows", "left_out"), [(20, False), (100, True)])
+def test_regression_leaves_a_tenth_of_the_rows_out_when_it_can_spare_them(rows, left_out, monkeypatch):
     asked = {}
 
     def spy(networks, forms, data, unseen, *others):
@@ -200,5 +199,5 @@ def test_regression_leaves_rows_out_when_it_can_spare_them(rows, left_out, monke
     model = SparseBNNRegressor(random_state=0, epochs=3).fit(x, x[:, 0])
     assert (asked["unseen"] is not None) == left_out
     if left_out:
-        assert sum(map(len, asked["unseen"])) == rows
-    assert model.logit_scale_ == 1.0  # not calibrated
+        assert [len(each) for each in asked["unseen"]] == [rows // 10] * len(model.networks_)
+    assert (model.logit_scale_ != 1.0) == left_out

@@ -113,4 +113,4 @@ def test_effects_and_summary_name_what_matters(fitted):
     text = fitted.summary()
     assert "SparseBNNRegressor: 1 target" in text
     assert text.index("x0") < text.index("x1")
-    assert "prior of every weight, as given: slab std 1, inclusion 0.1\n" in text
+    assert "prior that layer layers.0 learned: slab std 1, inclusion 0." in text

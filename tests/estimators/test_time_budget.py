@@ -56,10 +56,10 @@ def test_fewer_epochs_where_not_all_fit(clock):
     plan, budget = plan_of(500), Budget(10.0)
     clock.now += 1.0
     short = budget.shortened(plan, 500, Pace(0.1, 0.0, 1.0), plan_of)
-    assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=100)
-    assert (short.planned_epochs, plan.planned_epochs) == (100, 100)
-    # 400 steps, the second gone, and a fifth of the whole for what follows.
-    assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx((1.0 + 40.0 / 0.9) / 0.8)
+    assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=200)
+    assert (short.planned_epochs, plan.planned_epochs) == (200, 200)
+    # 800 steps, the second gone, and a fifth of the whole for what follows.
+    assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx((1.0 + 80.0 / 0.9) / 0.8)
 
 
 def test_fewer_rows_where_not_even_a_few_epochs_fit(clock):
@@ -68,7 +68,7 @@ def test_fewer_rows_where_not_even_a_few_epochs_fit(clock):
     short = Budget(10.0).shortened(plan, 200_000, Pace(0.1, 0.0, 1.0), plan_of)
     assert (short.train_rows, short.settings.epochs, short.settings.batch_size) == (7168, 10, 1024)
     assert short.full_epochs == plan.settings.epochs == 21
-    assert short.settings.temperature == plan_of(7168).settings.temperature < plan.settings.temperature
+    assert short.settings.warmup == plan_of(7168).settings.warmup > plan.settings.warmup
 
 
 @pytest.mark.parametrize(("density", "least"), [(None, 1), (0.1, 4)])

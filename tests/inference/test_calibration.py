@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from sparsebnn import metrics
 from sparsebnn.checks import InvalidInput
-from sparsebnn.inference.calibration import Correction, correction
+from sparsebnn.inference.calibration import CentralLevels, Correction, correction
 
 HALVES = torch.tensor([[0.5, 0.5]] * 2)
 
@@ -154,3 +154,22 @@ def test_other_types_will_do():
     found = Correction(uniform_mix=0.1)(torch.tensor([[1, 0]]))
     assert torch.allclose(found, torch.tensor([[0.95, 0.05]], dtype=torch.float64))
     assert correction(HALVES, torch.tensor([0, 1], dtype=torch.uint16)) == Correction()
+
+
+def test_central_intervals_hold_what_they_say_with_heavy_tails():
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(8000, 1, generator=generator, dtype=torch.float64)
+    square = torch.randn(8000, 3, generator=generator, dtype=torch.float64).square().mean(1, keepdim=True)
+    error = normal / square.sqrt()  # Student's t with 3 degrees of freedom
+    pit = torch.special.ndtr(error / error.std())
+    levels = CentralLevels.of(pit[:4000], torch.ones(4000))
+    for share in (0.5, 0.9):
+        low, high = levels(0.5 - share / 2.0), levels(0.5 + share / 2.0)
+        assert low == pytest.approx(1.0 - high)
+        inside = float(((pit[4000:] > low) & (pit[4000:] < high)).double().mean())
+        assert abs(inside - share) < 4.0 * (share * (1.0 - share) / 4000.0) ** 0.5 + 0.015
+        plain = ((pit[4000:] - 0.5).abs() < share / 2.0).double().mean()
+        assert share == 0.9 or float(plain) > 0.6
+    assert CentralLevels()(0.3) == 0.3
+    few = CentralLevels.of(torch.full((3, 1), 0.5, dtype=torch.float64), torch.ones(3))
+    assert abs(few.shift) < 1.5

@@ -55,7 +55,7 @@ class TableInputs(nn.Module):
                     order.append(("level", len(levels_)))
                     levels_.append((place, float(code), float(column.reference is not None)))
             else:
-                low, high = column.limits or (-math.inf, math.inf)
+                low, high = column.ends or (-math.inf, math.inf)
                 order.append(("number", len(numbers)))
                 numbers.append((place, low, high))
             if column.kind == "date":

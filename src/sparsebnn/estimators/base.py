@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
     check_random_state,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
@@ -34,11 +35,20 @@ from sparsebnn.estimators.encoding import (
     is_sparse,
     warn_of_columns,
 )
-from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, logit_scale
+from sparsebnn.estimators.ensemble import (
+    Choice,
+    Ensemble,
+    Folded,
+    can_be_linear,
+    choose,
+    folds,
+    linear_network,
+)
 from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.nn.networks import density
+from sparsebnn.nn.networks import InputSkip, density
+from sparsebnn.selection.rules import select
 from sparsebnn.training import Callback, Run, train
 from sparsebnn.training.devices import device_of, is_available, named, one_thread
 
@@ -47,11 +57,14 @@ __all__ = ["SparseBNN"]
 MODELS = ("average", "median")  # over all structures, or the median probability model alone
 
 _LEAST_WEIGHT = 0.1  # of a row, on average
-_FOLDS = 5
+_FOLDS = {"classification": 5, "regression": 10}  # of which each replicate leaves out one
+_MANY_FOLDS = 10
 _LEAST_TO_CALIBRATE = 30
 # With this many rows, leaving out a fifth costs little accuracy and improves the selection of columns.
 _ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
+_ROWS_FOR_LINEAR = 20_000
+_LEAST_STEPS = 400  # with fewer, inclusions are still near their start
 _DRAWS_FOR_EFFECTS = 60
 _TRIAL_STEPS = 3  # per epoch; two epochs are timed
 _ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
@@ -62,6 +75,7 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
     _task = "classification"
+    _compares = True  # whether rows that are left out compare posteriors
     _kept_rows: Tensor
     _continued: Continued | None
     _seed: int
@@ -130,12 +144,13 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             if not kept.all():
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state) if fresh else self._seed
-            in_folds = (max(_FOLDS, check_count(self.replicates, "replicates", owner)), seed)
+            in_folds = self._fold_count(len(table), check_count(self.replicates, "replicates", owner)), seed
             classes = self._task == "classification" and targets.dim() == 1
             given = functools.partial(signal, targets, *in_folds, classes)
             if fresh:
                 kinds = checked_kinds(self.column_kinds, table.names, owner)
-                self._encoder = Encoder.learned(table, weight, kinds, given)
+                learned = Encoder.learned(table, weight, kinds, given)
+                self._encoder = learned.anywhere() if partial else learned
                 warn_of_columns(self._encoder, notes)
             self.notes_ = [*self._encoder.notes, *notes]
             if fresh or not partial:
@@ -180,11 +195,13 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             options = self._continued.options(form)
         self._fold = self._folds(plan, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
-        options |= {"likelihood": form, "replicates": plan.replicates, "seed": seed}
+        options |= {"likelihood": form, "replicates": len(plan.temperatures), "seed": seed}
+        options["per_replicate"] = plan.per_replicate()
         if self._fold is not None:
             # Cross-fitting: the fold becomes the last column of y, and rows of fold k have no loss in
             # replicate k.
-            options |= {"likelihood": Folded(form), "per_replicate": {"held": list(range(plan.replicates))}}
+            options["likelihood"] = Folded(form)
+            options["per_replicate"]["held"] = [plan.fold_of(k) for k in range(len(plan.temperatures))]
             y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
         data: tuple[Tensor, ...] = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
         device = str(self.device)
@@ -228,12 +245,24 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         return run, budget.effort(pace)
 
+    def _plan(self, rows: int) -> Plan:
+        plan = planned(self.get_params(), rows, self._task, type(self).__name__)
+        return plan if self._compares else dataclasses.replace(plan, tempered=None, tempered_rate=1.0)
+
+    @property
+    def _calibrates(self) -> bool:
+        return bool(self.calibrate)
+
     def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
         """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
-        wanted = self.calibrate or len(y) >= _ROWS_TO_SPARE
+        wanted = self._calibrates or plan.tempered is not None or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
-        return folds(y, max(_FOLDS, plan.replicates), seed, self._task == "classification" and y.dim() == 1)
+        count = self._fold_count(len(y), plan.replicates)
+        return folds(y, count, seed, self._task == "classification" and y.dim() == 1)
+
+    def _fold_count(self, rows: int, replicates: int) -> int:
+        return max(_FOLDS[self._task] if rows < _ROWS_TO_SPARE else _MANY_FOLDS, replicates)
 
     def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
         """Hold out rows for the validation ELBO; ``_kept_rows`` are the training rows."""
@@ -282,30 +311,82 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
-        self.networks_ = [each.network for each in objectives]
+        trained = [each.network for each in objectives]
         if self.plan_.settings.target_density is not None:
-            for each in self.networks_:
+            for each in trained:
                 prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]
-        self._likelihoods = [each.inner if isinstance(each, Folded) else each for each in forms]
-        self.logit_scale_ = 1.0
-        self._after_training(x, y, weight)
-        if self.calibrate and self._fold is not None and not run.stopped:
+        forms = [each.inner if isinstance(each, Folded) else each for each in forms]
+        # Replicates at the plan's temperature come first, then as many tempered ones, then linear networks.
+        first = [place for place, k in enumerate(living) if k < self.plan_.replicates]
+        chosen = Choice(first or list(range(len(living))))
+        if self._fold is not None and not run.stopped and networks is None:
+            sets = [first]
+            if self.plan_.tempered is not None:
+                sets.append([place for place in range(len(living)) if place not in first])
+                linear = self._linear(trained, forms, first, x, y, weight)
+                sets += [[len(trained) + place for place in range(len(linear))]] if linear else []
+                trained, forms = trained + [n for n, _ in linear], forms + [f for _, f in linear]
             with one_thread():
-                self.logit_scale_ = logit_scale(self._ensemble, x, y, self._fold, weight, effort)
+                whole = Ensemble(trained, forms)
+                # On few rows classifiers differ by chance; tempered replicates are the safe ones.
+                safe = 1 if len(sets) > 1 and self._task == "classification" else None
+                chosen = choose(whole, sets, x, y, self._fold, weight, self._calibrates, effort, safe)
+        self._set_networks(trained, forms, len(first), chosen.places)
+        self.logit_scale_, self._levels = chosen.logit_scale, chosen.levels
+        self._after_training(x, y, weight)
+        for place, form in zip(self._places, self._likelihoods):
+            self._trained_forms[place] = form
         self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
-        self.density_ = float(np.mean([density(each).overall for each in self.networks_]))
+        held = [self.plan_.fold_of(k) for k in [*living, *range(self.plan_.replicates)]]
+        self._describe(x, y, weight, [held[place] for place in chosen.places], effort)
+
+    def _linear(
+        self,
+        trained: list[nn.Module],
+        forms: list[Likelihood],
+        places: list[int],
+        x: np.ndarray,
+        y: Tensor,
+        weight: np.ndarray,
+    ) -> list[tuple[nn.Module, Likelihood]]:
+        """A linear network for every fold; none where there is no linear model."""
+        if not isinstance(trained[0], InputSkip) or not can_be_linear(forms[0]):
+            return []
+        found = []
+        for place in places:
+            assert self._fold is not None
+            rows = np.flatnonzero(self._fold.numpy() != self.plan_.fold_of(place))[:_ROWS_FOR_LINEAR]
+            if hasattr(self, "classes_") and len(torch.unique(y[rows])) < len(self.classes_):
+                return []
+            own = y[rows].numpy().astype(np.float64)
+            found.append(linear_network(trained[place], forms[place], x[rows], own, weight[rows]))
+        return found
+
+    def _set_networks(
+        self, trained: list[nn.Module], forms: list[Likelihood], first: int, places: list[int]
+    ) -> None:
+        """All trained networks, those that predict, and those whose inclusions are reported."""
+        self._trained, self._trained_forms, self._places = trained, forms, list(places)
+        self.networks_ = [trained[place] for place in places]
+        self._likelihoods = [forms[place] for place in places]
+        self.posterior_networks_ = trained[: max(1, first)]
+
+    def _describe(self, x: np.ndarray, y: Tensor, weight: np.ndarray, held: list[int], effort: float) -> None:
+        """Structure, columns in use, and effects; ``held`` are the folds of the networks that predict."""
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
-        self.inclusion_ = self._ensemble.inclusion(column_of, columns).mean(0)
-        self.stability_ = self._ensemble.median_columns(column_of, columns).mean(0)
+        structure = Ensemble(self.posterior_networks_, self._trained_forms)
+        self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
+        self.inclusion_ = structure.inclusion(column_of, columns).mean(0)
+        self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
         with one_thread():
             found = feature_selection.worth(
                 self.networks_,
                 self._likelihoods,
                 (torch.from_numpy(x), y, torch.from_numpy(weight)),
-                self._unseen(living),
+                self._unseen(held),
                 column_of,
                 columns,
                 self.logit_scale_,
@@ -313,21 +394,36 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 effort,
             )
             self.gain_, self.used_ = found.gain, found.used
+            if self.inclusions_are_no_posterior is None and columns:
+                chosen = select(self.inclusion_, rule="fdr", level=feature_selection.LEVEL)
+                self.used_ = chosen.chosen.numpy()
             self.selected_features_ = np.array(self.names_, dtype=object)[self.used_]
             rows = x[:: max(1, len(x) // most)][:most]
             self.effects_ = explanation.effects(self, rows, _DRAWS_FOR_EFFECTS)
 
-    def _unseen(self, living: list[int]) -> list[Tensor] | None:
+    @property
+    def inclusions_are_no_posterior(self) -> str | None:
+        """Why ``inclusion_`` holds no posterior probabilities; None if it does."""
+        settings = self.plan_.settings
+        if settings.target_density is not None:
+            return "brought to a density"
+        if settings.temperature != 1.0:
+            return f"trained at temperature {settings.temperature:g}"
+        steps = self.n_epochs_ * math.ceil((self.plan_.train_rows or self.n_rows_) / settings.batch_size)
+        steps = max(steps, getattr(getattr(self, "_seen", None), "steps", 0))
+        return None if steps >= _LEAST_STEPS else f"trained for {steps} steps, of at least {_LEAST_STEPS}"
+
+    def _unseen(self, folds: list[int]) -> list[Tensor] | None:
         """The rows that each network did not see; None if every network saw all rows."""
         if self.early_stopping or (self._fold is None and self.plan_.train_rows is not None):
             seen = torch.zeros(self.n_rows_, dtype=torch.bool)
             seen[self._kept_rows] = True
             # No network saw these rows: divide them among the networks.
             held = torch.nonzero(~seen).flatten()
-            return [held[k :: len(living)] for k in range(len(living))]
+            return [held[k :: len(folds)] for k in range(len(folds))]
         if self._fold is None:
             return None
-        return [torch.nonzero(self._fold == k).flatten() for k in living]
+        return [torch.nonzero(self._fold == k).flatten() for k in folds]
 
     @property
     def planned_epochs_(self) -> int:
@@ -358,6 +454,20 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """The encoded inputs of new rows."""
         check_is_fitted(self)
         return self._encoder.transform(checked_table(self, X, reset=False))
+
+    def outside_range(self, X: Any) -> np.ndarray:
+        """``(rows, columns)``: numbers more than a tenth of the range of the training rows outside of it.
+
+        In predictions such a number counts as the end of that range. A regression adds the difference that
+        this makes to the standard deviation.
+        """
+        check_is_fitted(self)
+        table = checked_table(self, X, reset=False)
+        differs = self._encoder.transform(table, free=True) != self._encoder.transform(table)
+        found = np.zeros((len(table), len(self._encoder.columns)), dtype=bool)
+        for place, column in enumerate(self._encoder.column_of):
+            found[:, column] |= differs[:, place]
+        return found
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self)

@@ -44,6 +44,7 @@ _YEAR = 365.2425
 # Values are extreme if the middle 80% lies within a thousandth of a standard deviation. They are clipped at
 # ten times the width of that middle.
 _MIDDLE, _HIDDEN, _REACH = (0.1, 0.9), 1e-3, 10.0
+_BEYOND = 0.1  # of the range of the training rows
 # A spread below this share of the size of the numbers is rounding.
 _DIGITS = 8 * float(np.finfo(np.float64).eps)
 
@@ -62,6 +63,8 @@ class Column:
     ``kind`` is ``number``, ``date``, ``category`` or ``dropped``, which has no inputs. ``centre`` and
     ``scale`` standardize each input. With two levels there is one input, and ``reference`` is the level where
     it is 0. ``form`` is the ``strptime`` format of dates with the year last. ``limits`` clip extreme values.
+    ``reach`` is the range of the training rows and a tenth of it on both sides: beyond, a number counts as
+    the end of it, so that predictions do not grow without limit where there were no data.
     ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
     mean "missing". ``codes`` are the numbers of the levels, one row each, if they are coded by the target.
     ``identifier`` marks a column that numbers or names the rows, ``asked`` one that was left out on request,
@@ -78,12 +81,18 @@ class Column:
     reference: str | None = None
     form: str = ""
     limits: tuple[float, ...] = ()
+    reach: tuple[float, ...] = ()
     constant: bool = False
     sentinel: float | None = None
     codes: tuple[tuple[float, ...], ...] = ()
     identifier: bool = False
     asked: bool = False
     merged: int = 0
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """Where numbers are clipped."""
+        return self.limits or self.reach
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -99,7 +108,7 @@ class Column:
         return (*own, f"{self.name} missing") if self.gaps else own
 
 
-def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
+def _raw_inputs(column: Column, found: np.ndarray, free: bool = False) -> np.ndarray:
     """``(rows, inputs)`` of levels or numbers, before standardizing; NaN where the value is missing."""
     if column.codes:
         missing = found == None  # noqa: E711
@@ -118,18 +127,22 @@ def _raw_inputs(column: Column, found: np.ndarray) -> np.ndarray:
         if column.kind == "date":
             turn = 2.0 * np.pi * own / _YEAR
             own = np.concatenate([own, np.sin(turn), np.cos(turn)], axis=1)
-        if column.limits:
-            own[:, 0] = np.clip(own[:, 0], column.limits[0], column.limits[1])
+        ends = column.limits if free else column.ends
+        if ends:
+            own[:, 0] = np.clip(own[:, 0], ends[0], ends[1])
     return np.concatenate([own, missing[:, None]], axis=1) if column.gaps else own
 
 
-def encode(column: Column, values: np.ndarray) -> np.ndarray:
-    """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average."""
+def encode(column: Column, values: np.ndarray, free: bool = False) -> np.ndarray:
+    """``(rows, inputs)`` standardized numbers; a missing value becomes 0, the average.
+
+    ``free`` numbers may lie anywhere outside the range of the training rows.
+    """
     if column.kind == "dropped":
         return np.empty((len(values), 0))
     category = column.kind == "category"
     found = labels(values) if category else to_floats(values, column.kind, column.form, column.name)
-    raw = _raw_inputs(column, found)
+    raw = _raw_inputs(column, found, free)
     scaled = (raw - np.array(column.centre)) / np.array(column.scale)
     return np.nan_to_num(scaled, copy=False, nan=0.0)
 
@@ -180,7 +193,10 @@ def learn(
         share = np.mean(known[~gaps] == code)
         notes.append(f"{code:g} in {share:.1%} of the rows: if it means missing, leave those cells empty")
     note = ", ".join(notes)
-    column = Column(name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits, sentinel=code)
+    reach = float(low - _BEYOND * (high - low)), float(high + _BEYOND * (high - low))
+    column = Column(
+        name, kind, note, gaps=bool(gaps.any()), form=form, limits=limits, reach=reach, sentinel=code
+    )
     return _standardized(column, _raw_inputs(column, known), weight)
 
 

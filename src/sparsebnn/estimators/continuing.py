@@ -86,7 +86,9 @@ class Continued:
                 advice = "Set warm_start=False, or fit a new estimator."
                 got = repr(getattr(plan, changed[0]))
                 raise invalid(changed[0], owner, "that of the fit to continue", got, advice)
-            plan = dataclasses.replace(plan, replicates=len(self.networks)).with_settings(warmup=0.0)
+            complete = len(before.temperatures) == len(self.networks)
+            tempered, count = (before.tempered, before.replicates) if complete else (None, len(self.networks))
+            plan = dataclasses.replace(plan, replicates=count, tempered=tempered).with_settings(warmup=0.0)
         if not self.partial:
             return plan
         if estimator.target_density is not None:
@@ -117,4 +119,6 @@ def continued(estimator: Any, partial: bool) -> Continued | None:
     if not fitted:
         return Continued((), (), Seen(), partial)
     seen = getattr(estimator, "_seen", Seen(estimator.n_rows_, math.inf))
-    return Continued(tuple(estimator.networks_), tuple(estimator._likelihoods), seen, partial)
+    count = len(estimator.plan_.temperatures)  # linear networks are fitted again, not continued
+    networks, forms = estimator._trained[:count], estimator._trained_forms[:count]
+    return Continued(tuple(networks), tuple(forms), seen, partial)

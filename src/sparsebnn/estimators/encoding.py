@@ -179,9 +179,9 @@ class Encoder:
         """
         return self._joined(table, lambda column, values: encode_training(column, values, weight, given))
 
-    def transform(self, table: Table) -> np.ndarray:
-        """``(rows, inputs)``, float64."""
-        return self._joined(table, encode)
+    def transform(self, table: Table, free: bool = False) -> np.ndarray:
+        """``(rows, inputs)``, float64; ``free`` numbers may lie outside the range of the training rows."""
+        return self._joined(table, lambda column, values: encode(column, values, free))
 
     def _joined(self, table: Table, encode: Callable[[Column, np.ndarray], np.ndarray]) -> np.ndarray:
         # Without any usable column the network still needs an input: a constant one.
@@ -193,6 +193,10 @@ class Encoder:
                 out[:, start : start + width] = encode(column, values)
             start += width
         return out
+
+    def anywhere(self) -> Encoder:
+        """The encoder without the range of the training rows, for rows of which more are to come."""
+        return Encoder(tuple(dataclasses.replace(column, reach=()) for column in self.columns))
 
     def record(self) -> list[dict[str, Any]]:
         """Plain JSON values."""

@@ -7,9 +7,13 @@ number, which makes all predictions sharper or flatter (:func:`sparsebnn.inferen
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +22,33 @@ from torch import Tensor, nn
 from sparsebnn.inference import calibration
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs_of_all
-from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import NO_POSTERIOR, InputSkip
+from sparsebnn.posteriors.priors import inverse_softplus
 from sparsebnn.selection.paths import median_reach, path_probability
 
-__all__ = ["Ensemble", "Folded", "folds", "logit_scale", "mixture_quantiles"]
+__all__ = [
+    "Choice",
+    "Ensemble",
+    "Folded",
+    "can_be_linear",
+    "choose",
+    "folds",
+    "linear_layers",
+    "linear_network",
+    "mixture_quantiles",
+]
 
 _OUTPUT_BYTES = 1 << 26
-# To find the logit scale.
-_MOST_ROWS = 4000
+# To choose networks and the logit scale.
+_MOST_ROWS = 2000
+_LEAST_ROWS = 10
 _DRAWS = 20
+_OUT, _IN = -30.0, 30.0  # inclusion logits
+_LEAST_STD = 1e-4
+_MOST_FOR_LAPLACE = 300  # columns
+_WIDE = 0.5  # columns per row from which on few of them are assumed to matter
 
 
 @dataclass(frozen=True)
@@ -51,7 +72,7 @@ class Ensemble:
     ) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
         networks = self.doubled(device)
-        widest = max(m.out_features for m in networks[0].modules() if isinstance(m, Linear))
+        widest = max(layer.out_features for layer in linear_layers(networks[0]))
         per_row = 8 * len(networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))
         yield from draw_outputs_of_all(
@@ -94,33 +115,53 @@ class Ensemble:
         """``(replicates, columns)``: whether a column reaches an output in the median probability model."""
         found = np.zeros((len(self.networks), columns), dtype=bool)
         for k, network in enumerate(self.networks):
-            reached = median_reach(network).numpy()[: len(column_of)] > 0
+            reached = median_reach(_chain(_inclusions(network), network)).numpy()[: len(column_of)] > 0
             np.logical_or.at(found[k], column_of, reached)
         return found
 
 
+def linear_layers(network: nn.Module) -> list[Linear]:
+    """The layers of a network, first to last."""
+    return [module for module in network.modules() if isinstance(module, Linear)]
+
+
+def _inclusions(network: nn.Module) -> list[Tensor]:
+    """The inclusion probabilities of every layer, in double precision."""
+    return [layer.weights.inclusion_prob().detach().double() for layer in linear_layers(network)]
+
+
 @torch.no_grad()
 def _merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
-    """The network with the inputs of each column merged into one, included if any of them is.
+    """The structure with the inputs of each column merged into one, included if any of them is.
 
     The inclusions of a unit's weights are independent, so the merged weight is included with probability
     1 − Π(1 − α̃), exactly.
     """
-    merged = copy.deepcopy(network).double()
-    assert isinstance(merged, nn.Sequential)
-    assert isinstance(merged[0], Linear)
-    first = merged[0]
-    exclusion = 1.0 - first.weights.inclusion_prob()
-    used = np.unique(column_of)
-    joined = torch.stack([exclusion[:, torch.from_numpy(column_of == c)].prod(1) for c in used], dim=1)
-    if first.family == "gaussian":
-        merged[0] = Linear(len(used), first.out_features, family="gaussian").double()
-        return merged
-    replacement = Linear(len(used), first.out_features, family="spike_slab").double()
-    logit = torch.log1p(-joined) - torch.log(joined.clamp_min(1e-300))
-    replacement.weights.inclusion_logit.copy_(logit)  # type: ignore[operator]
-    merged[0] = replacement
-    return merged
+    used, inclusions = np.unique(column_of), _inclusions(network)
+    skip = isinstance(network, InputSkip)
+    for place, each in enumerate(inclusions):
+        if place and not skip:
+            break
+        own = each.shape[1] - len(column_of) if place else 0
+        before, of_inputs = each[:, :own], 1.0 - each[:, own : own + len(column_of)]
+        joined = [of_inputs[:, torch.from_numpy(column_of == c)].prod(1) for c in used]
+        inclusions[place] = torch.cat([before, 1.0 - torch.stack(joined, dim=1)], dim=1)
+    return _chain(inclusions, network)
+
+
+@torch.no_grad()
+def _chain(inclusions: Sequence[Tensor], network: nn.Module) -> nn.Sequential:
+    """A chain with these inclusions; where the network skips, units of its own pass every input on."""
+    layers, inputs = [], inclusions[0].shape[1]
+    for place, each in enumerate(inclusions):
+        if isinstance(network, InputSkip) and place < len(inclusions) - 1:
+            passed = torch.zeros(inputs, each.shape[1], dtype=each.dtype)
+            passed[:, -inputs:] = torch.eye(inputs, dtype=each.dtype)
+            each = torch.cat([each, passed])
+        layer = Linear(each.shape[1], each.shape[0], family="spike_slab", bias=False).double()
+        layer.weights.inclusion_logit.copy_(torch.logit(each))  # type: ignore[operator]
+        layers.append(layer)
+    return nn.Sequential(*layers)
 
 
 def mixture_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Tensor:
@@ -195,19 +236,165 @@ def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
     return torch.from_numpy(found).float()
 
 
-def logit_scale(
-    ensemble: Ensemble, x: np.ndarray, y: Tensor, fold: Tensor, weight: np.ndarray, effort: float = 1.0
-) -> float:
-    """The scale of the outputs, from the rows that some replicate left out.
+@dataclass(frozen=True)
+class Choice:
+    """The places of the networks that predict, the scale of their outputs, the correction of intervals."""
 
-    ``effort`` reduces the number of rows, for a fit with little time.
+    places: list[int]
+    logit_scale: float = 1.0
+    levels: calibration.CentralLevels = calibration.CentralLevels()
+
+
+def choose(
+    ensemble: Ensemble,
+    sets: Sequence[Sequence[int]],
+    x: np.ndarray,
+    y: Tensor,
+    fold: Tensor,
+    weight: np.ndarray,
+    calibrate: bool,
+    effort: float = 1.0,
+    safe: int | None = None,
+) -> Choice:
+    """The networks that predict left-out rows best, and the scale of their outputs.
+
+    Each of the ``sets`` has one network per fold, which did not see that fold. One set predicts, or two of
+    them together; the ``safe`` set, unless others are better by more than the standard error of the
+    difference. ``effort`` reduces the number of rows, for a fit with little time.
     """
-    rows = np.flatnonzero(fold.numpy() < len(ensemble.networks))[: int(effort * _MOST_ROWS)]
-    if len(rows) < 10:
-        return 1.0
+    complete = min(map(len, sets))
+    rows = np.flatnonzero(fold.numpy() < complete)
+    rows = rows[: max(1, int(effort * _MOST_ROWS))]
+    if len(rows) < _LEAST_ROWS:
+        return Choice(list(sets[0]))
     parts = [o for _, o in ensemble.draws(x[rows], _DRAWS, "average", 0, "cpu")]
-    outputs = torch.cat(parts, dim=2)
-    own = fold[rows].long()
-    honest = outputs[own, :, torch.arange(len(rows))].transpose(0, 1)
-    w = torch.from_numpy(weight[rows])
-    return calibration.logit_scale(honest, y[rows], w, ensemble.likelihoods, own)
+    outputs, own, w = torch.cat(parts, dim=2), fold[rows].long(), torch.from_numpy(weight[rows])
+    honest, places = [], []
+    for one in sets:
+        at = torch.tensor(list(one))[own]
+        honest.append(outputs[at, :, torch.arange(len(rows))].transpose(0, 1))
+        places.append(at.expand(_DRAWS, -1))
+    found = []
+    for size in range(1, min(2, len(sets)) + 1):
+        for chosen in itertools.combinations(range(len(sets)), size):
+            held = calibration.HeldOut(
+                torch.cat([honest[i] for i in chosen]),
+                y[rows],
+                w,
+                ensemble.likelihoods,
+                torch.cat([places[i] for i in chosen]),
+            )
+            found.append((held.coarse() if calibrate else (held(0.0), 0.0), chosen, held))
+    best = min(found, key=lambda each: each[0][0])
+    if safe is not None:
+        other = next(each for each in found if each[1] == (safe,))
+        best = best if _is_better(best, other, w) else other
+    (_, log_s), chosen, held = best
+    every = [k for i in chosen for k in sets[i]]
+    return Choice(every, *held.fine(log_s)) if calibrate else Choice(every)
+
+
+def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> bool:
+    """Whether one candidate is better than another by more than the standard error of the difference."""
+    gain = weight * (other[2].by_row(other[0][1]) - one[2].by_row(one[0][1]))
+    return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
+
+
+# -- linear networks ------------------------------------------------------------------------------------
+# With few rows, or many columns, nothing beats a linear model where the truth is linear. It is written as a
+# network without hidden units: coefficients are means of the weights from inputs to outputs, and the standard
+# deviations are Laplace's approximation.
+
+
+def can_be_linear(form: Likelihood) -> bool:
+    """Whether there is a linear model for this likelihood."""
+    known = type(form) in (Bernoulli, Categorical, Gaussian)
+    return known and getattr(form, "noise", "learned") == "learned"
+
+
+@torch.no_grad()
+def linear_network(
+    network: nn.Module, form: Likelihood, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[nn.Module, Likelihood]:
+    """A linear model of these rows in the shape of the network, and its likelihood."""
+    network, form = copy.deepcopy(network), copy.deepcopy(form)
+    assert isinstance(network, InputSkip)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fit that has not converged is compared like any other
+        coef, intercept, std, noise = _fitted(form, x, y, weight)
+    *before, last = linear_layers(network)
+    for layer in before:
+        layer.weights.inclusion_logit.fill_(_OUT)  # type: ignore[operator]
+    weights: Any = last.weights
+    hidden = last.in_features - x.shape[1]
+    weights.inclusion_logit.fill_(_OUT)
+    weights.inclusion_logit[:, hidden:].masked_fill_(torch.from_numpy(coef != 0.0), _IN)
+    weights.mean[:, hidden:] = torch.from_numpy(coef).to(weights.mean)
+    weights.raw_std[:, hidden:] = inverse_softplus(torch.from_numpy(std)).to(weights.mean)
+    assert last.biases is not None
+    last.biases.mean.copy_(torch.from_numpy(intercept))
+    last.biases.raw_std.fill_(float(inverse_softplus(torch.tensor(_LEAST_STD))))
+    if isinstance(form, Gaussian):
+        form.raw_std.copy_(inverse_softplus(torch.from_numpy(noise)))
+    setattr(network, NO_POSTERIOR, "that is a penalized linear model")
+    return network, form
+
+
+def _fitted(
+    form: Likelihood, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Coefficients ``(outputs, inputs)``, intercepts, standard deviations, and the std of the noise."""
+    from sklearn.linear_model import (
+        LassoCV,
+        LogisticRegression,
+        MultiTaskLassoCV,
+        RidgeCV,
+    )
+
+    wide = x.shape[1] > _WIDE * len(x)
+    if isinstance(form, Gaussian):
+        one = y.shape[1] == 1
+        model: Any = RidgeCV(np.logspace(-1, 3, 9))
+        if wide:
+            model = (LassoCV if one else MultiTaskLassoCV)(cv=5, random_state=0)
+        targets = y[:, 0] if one else y
+        model.fit(x, targets, **({"sample_weight": weight} if not wide or one else {}))
+        coef = np.atleast_2d(model.coef_)
+        error = y - x @ coef.T - model.intercept_
+        used = min(len(x) - 1.0, float(max((coef != 0.0).sum(1))) + 1.0)
+        noise = np.sqrt((weight[:, None] * error**2).sum(0) / weight.sum() * len(x) / (len(x) - used))
+        noise = np.maximum(noise, _LEAST_STD)
+        curvature = np.ones((1, len(x))) / noise.max() ** 2
+        return coef, np.atleast_1d(model.intercept_), _stds(x, weight * curvature, coef), noise
+    model = _sparse(form) if wide else LogisticRegression(max_iter=200)
+    model.fit(x, y, sample_weight=weight)
+    model = getattr(model, "best_estimator_", model)
+    probs = model.predict_proba(x)
+    if isinstance(form, Bernoulli):
+        probs = probs[:, 1:]
+    curvature = (probs * (1.0 - probs)).T
+    return model.coef_, model.intercept_, _stds(x, weight * curvature, model.coef_), np.ones(1)
+
+
+def _sparse(form: Likelihood) -> Any:
+    """Logistic regression with an L1 penalty, chosen by cross-validation."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    # The name of the penalty changed with scikit-learn 1.8.
+    renamed = inspect.signature(LogisticRegression).parameters["penalty"].default == "deprecated"
+    penalty: dict[str, Any] = {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
+    solver = "liblinear" if isinstance(form, Bernoulli) else "saga"
+    model = LogisticRegression(solver=solver, max_iter=100, random_state=0, **penalty)
+    return GridSearchCV(model, {"C": np.logspace(-2, 1, 7)}, cv=3, scoring="neg_log_loss")
+
+
+def _stds(x: np.ndarray, curvature: np.ndarray, coef: np.ndarray) -> np.ndarray:
+    """Standard deviations of the coefficients, by output; of a sparse model, those of the included ones."""
+    found = np.full(coef.shape, _LEAST_STD)
+    for output, own in enumerate(np.broadcast_to(curvature, (len(coef), x.shape[0]))):
+        kept = np.flatnonzero(coef[output])
+        if 0 < len(kept) <= _MOST_FOR_LAPLACE:
+            precision = (x[:, kept].T * own) @ x[:, kept] + np.eye(len(kept))
+            found[output, kept] = np.sqrt(np.diag(np.linalg.inv(precision)))
+    return np.maximum(found, _LEAST_STD)

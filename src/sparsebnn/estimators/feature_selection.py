@@ -35,10 +35,12 @@ from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 from torch import Tensor, nn
 
+from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.likelihoods import Gaussian, Likelihood
-from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.passes import LocalPass, noise_size
-from sparsebnn.posteriors.priors import SpikeSlabPrior
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior, gaussian_kl, spike_slab_kl
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 __all__ = ["LEVEL", "Worth", "worth"]
@@ -127,6 +129,30 @@ def _mean_and_p(lost: Tensor, weight: Tensor, totals: Tensor) -> tuple[float, fl
     return mean, 1.0 if error == 0.0 else 0.5 * math.erfc(mean / error / math.sqrt(2.0))
 
 
+class _Rest(nn.Module):
+    """A network after its first layer; an input-skip network also takes the inputs, after the outputs."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.skips = isinstance(network, InputSkip)
+        assert isinstance(network, InputSkip | nn.Sequential)
+        if isinstance(network, InputSkip):
+            self.modules_after, self.activation = network.layers[1:], network.activation
+            self.hidden = linear_layers(network)[0].out_features
+        else:
+            self.modules_after = nn.ModuleList(list(network)[1:])
+
+    def joined(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """What the module takes."""
+        return torch.cat([hidden, x], -1) if self.skips else hidden
+
+    def forward(self, joined: Tensor) -> Tensor:
+        h, x = (joined[:, : self.hidden], joined[:, self.hidden :]) if self.skips else (joined, joined)
+        for module in self.modules_after:
+            h = module(torch.cat([self.activation(h), x], -1)) if self.skips else module(h)
+        return h
+
+
 class _Asker:
     """One network and the rows to evaluate it on; a column only changes the sums of the first layer."""
 
@@ -142,10 +168,7 @@ class _Asker:
         effort: float = 1.0,
     ) -> None:
         own = copy.deepcopy(network).double().requires_grad_(False)
-        assert isinstance(own, nn.Sequential)
-        assert isinstance(own[0], Linear)
-        self.first: Linear = own[0]
-        self.rest = nn.Sequential(*list(own)[1:])
+        self.first, self.rest = linear_layers(own)[0], _Rest(own)
         self.form = copy.deepcopy(form).double().requires_grad_(False)
         self.logit_scale = 1.0 if isinstance(form, Gaussian) else logit_scale
         self.random = torch.Generator().manual_seed(seed)
@@ -169,7 +192,6 @@ class _Asker:
         moments = self.first.weights.local(tape).with_scale(1)
         self.mean_w, self.var_w = moments.mean, moments.var
         self.family: Any = getattr(self.first.weights, "conditional", self.first.weights)
-        self.std_w, self.inclusion_w = self.family.std, self.family.inclusion_prob()
         bias = self.first.biases
         assert bias is not None
         self.mean = self.x @ self.mean_w.T + bias.mean
@@ -177,31 +199,28 @@ class _Asker:
         shape = (draws, *self.mean.shape)
         self.eps = self._noise(math.prod(shape), noisy).reshape(shape)
         self.tapes: list[Callable[[], NoiseBuffer]] = []
-        hidden = self.mean
-        if len(self.rest):
-            size = noise_size(self.rest, hidden, LocalPass)
-            for _ in range(draws):
-                normal = self._noise(size.normal, noisy)
-                logistic = torch.zeros(size.logistic, dtype=torch.float64)
-                self.tapes.append(lambda n=normal, s=logistic: NoiseBuffer(n, s))  # type: ignore[misc]
-        self.with_it = self._nll(self.mean, self.var)
+        size = noise_size(self.rest, self.rest.joined(self.mean, self.x), LocalPass)
+        for _ in range(draws):
+            normal = self._noise(size.normal, noisy)
+            logistic = torch.zeros(size.logistic, dtype=torch.float64)
+            self.tapes.append(lambda n=normal, s=logistic: NoiseBuffer(n, s))  # type: ignore[misc]
+        self.with_it = self._nll(self.mean, self.var, self.x)
 
-    def _nll(self, mean: Tensor, var: Tensor) -> Tensor:
+    def _nll(self, mean: Tensor, var: Tensor, x: Tensor) -> Tensor:
         """The NLL of every row, averaged over draws with the same noise at each call."""
         std = var.clamp_min(0.0).sqrt()
         total = torch.zeros(len(mean), dtype=torch.float64)
         for d, eps in enumerate(self.eps):
-            outputs = mean + std * eps
-            if len(self.rest):
-                with LocalPass(self.tapes[d]()):
-                    outputs = self.rest(outputs)
+            with LocalPass(self.tapes[d]()):
+                outputs = self.rest(self.rest.joined(mean + std * eps, x))
             total += self.form.nll(self.logit_scale * outputs, self.y)
         return total / len(self.eps)
 
     def _changed(self, inputs: Tensor, new: Tensor) -> Tensor:
         """The NLL with new values of these inputs."""
         old, mean_w, var_w = self.x[:, inputs], self.mean_w[:, inputs], self.var_w[:, inputs]
-        return self._nll(self.mean + (new - old) @ mean_w.T, self.var + (new**2 - old**2) @ var_w.T)
+        x = self.x.index_copy(1, inputs, new)
+        return self._nll(self.mean + (new - old) @ mean_w.T, self.var + (new**2 - old**2) @ var_w.T, x)
 
     def shuffled(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """The increase of the NLL by shuffling a column: per row, averaged over shuffles; and per shuffle."""
@@ -212,9 +231,12 @@ class _Asker:
         for start in range(0, self.shuffles, together):
             count = min(together, self.shuffles - start)
             orders = torch.stack([torch.randperm(rows, generator=self.random) for _ in range(count)])
-            outputs = (self.mean + (own[orders] - own) @ mean_w.T).flatten(0, 1)
+            hidden = (self.mean + (own[orders] - own) @ mean_w.T).flatten(0, 1)
+            x = hidden
+            if self.rest.skips:
+                x = self.x.repeat(count, 1).index_copy(1, inputs, own[orders].flatten(0, 1))
             with LocalPass(NoiseCounter()):  # whose noise is 0
-                outputs = self.rest(outputs)
+                outputs = self.rest(self.rest.joined(hidden, x))
             nll = self.form.nll(self.logit_scale * outputs, self.y.repeat(count, *[1] * (self.y.dim() - 1)))
             each = nll.reshape(count, rows) - self.with_it
             lost += each.sum(0)
@@ -230,11 +252,26 @@ class _Asker:
 
     def price(self, inputs: Tensor) -> float:
         """The KL divergence of a column's weights from their prior, in nats."""
-        family, std, inclusion = self.family, self.std_w[:, inputs], self.inclusion_w[:, inputs]
-        # A flow scales the means; the moments include the factor.
-        mean = torch.where(inclusion > 0.0, self.mean_w[:, inputs] / inclusion.clamp_min(1e-300), 0.0)
-        prior = family.prior
-        error = (mean - prior.mean) ** 2
-        if isinstance(prior, SpikeSlabPrior):
-            return float(prior.kl(family.inclusion_logit[:, inputs], inclusion, std, error))
+        total = _kl(self.family, self.mean_w, inputs)
+        if self.rest.skips:
+            for layer in linear_layers(self.rest):
+                own = inputs + layer.in_features - self.x.shape[1]
+                family = layer.weights
+                total += _kl(family, family.inclusion_prob() * family.posterior_mean(), own)
+        return total
+
+
+def _kl(family: Any, mean_w: Tensor, inputs: Tensor) -> float:
+    """The divergence of the weights of these inputs, whose means with inclusions averaged over are given."""
+    std, inclusion = family.std[:, inputs], family.inclusion_prob()[:, inputs]
+    # A flow scales the means; the moments include the factor.
+    mean = torch.where(inclusion > 0.0, mean_w[:, inputs] / inclusion.clamp_min(1e-300), 0.0)
+    prior, error = family.prior, (mean - family.prior.mean) ** 2
+    if not isinstance(prior, SpikeSlabPrior):
         return float(prior.slab_kl(std, error).sum())
+    slab, rate = (
+        family.prior_values() if isinstance(prior, EmpiricalPrior) else (prior.std, prior.inclusion_prob)
+    )
+    logit = family.inclusion_logit[:, inputs]
+    each = spike_slab_kl(gaussian_kl(std, error, slab), logit, inclusion, torch.logit(rate))
+    return float(each.sum())

@@ -26,11 +26,13 @@ def doubled(forms: Sequence[Likelihood], device: torch.device | str = "cpu") -> 
 class Observations:
     """The observation models of all replicates; outputs are ``(replicates, draws, rows, outputs)``.
 
-    ``exposure`` is that of the rows, for counts.
+    ``exposure`` is that of the rows, for counts. ``spread`` is a standard deviation to add to Gaussian noise,
+    of rows outside the training range.
     """
 
     ensemble: Ensemble
     exposure: Tensor | None = None
+    spread: Tensor | None = None
 
     def _each(self, outputs: Tensor) -> list[tuple[Likelihood, Tensor]]:
         forms = doubled(self.ensemble.likelihoods, outputs.device)
@@ -46,10 +48,14 @@ class Observations:
     def _gaussian(self) -> bool:
         return isinstance(self.ensemble.likelihoods[0], Gaussian)
 
+    def _means_and_stds(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = self.ensemble.means_and_stds(outputs)
+        return mean, std if self.spread is None else torch.sqrt(std**2 + self.spread.to(std) ** 2)
+
     def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the target in every draw, ``(replicates · draws, rows, targets)``."""
         if self._gaussian:
-            mean, std = self.ensemble.means_and_stds(outputs)
+            mean, std = self._means_and_stds(outputs)
             return mean, std**2
         pairs = [(form.mean(each), form.variance(each)) for form, each in self._each(outputs)]
         return torch.cat([m for m, _ in pairs]), torch.cat([v for _, v in pairs])
@@ -57,14 +63,14 @@ class Observations:
     def quantiles(self, outputs: Tensor, levels: list[float]) -> Tensor:
         """Quantiles of the mixture over draws, ``(levels, rows, targets)``."""
         if self._gaussian:
-            return gaussian_quantiles(*self.ensemble.means_and_stds(outputs), levels)
+            return gaussian_quantiles(*self._means_and_stds(outputs), levels)
         forms, shifted = zip(*self._each(outputs))
         return mixture_quantiles(forms, shifted, levels)
 
     def samples(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """One target per draw; ``noise`` is standard normal, of the shape of the result."""
         if self._gaussian:
-            mean, std = self.ensemble.means_and_stds(outputs)
+            mean, std = self._means_and_stds(outputs)
             return mean + std * noise
         count = outputs.shape[1]
         pieces = self._each(outputs)

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.estimators.encoding import Encoder
+from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.explanation import Effects
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.estimators.plan import network as planned_network
+from sparsebnn.inference.calibration import CentralLevels
 from sparsebnn.io import saving, storage
 from sparsebnn.likelihoods import Likelihood
 
@@ -68,7 +70,7 @@ def _described(estimator: Any) -> dict[str, Any]:
 def save(estimator: Any, path: Path) -> Path:
     """Write a fitted estimator."""
     tensors: dict[str, Tensor] = {}
-    for k, (network, form) in enumerate(zip(estimator.networks_, estimator._likelihoods)):
+    for k, (network, form) in enumerate(zip(estimator._trained, estimator._trained_forms)):
         tensors |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
         tensors |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
     names = getattr(estimator, "feature_names_in_", None)
@@ -81,11 +83,14 @@ def save(estimator: Any, path: Path) -> Path:
         "targets": estimator._target_record(),
         "likelihood": _described(estimator),
         "plan": estimator.plan_.record(),
-        "inputs": estimator.networks_[0][0].in_features,
-        "replicates": len(estimator.networks_),
+        "inputs": linear_layers(estimator.networks_[0])[0].in_features,
+        "replicates": len(estimator._trained),
+        "posterior": len(estimator.posterior_networks_),
+        "predict": estimator._places,
         "seed": estimator._seed,
         "rows": estimator.n_rows_,
         "logit_scale": estimator.logit_scale_,
+        "levels": [estimator._levels.shift, estimator._levels.stretch],
         "history": estimator.history_,
         "effects": estimator.effects_.record(),
         "stopped_because": estimator.stopped_because_,
@@ -144,10 +149,14 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.plan_ = Plan.of_record(record["plan"])
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
     estimator.logit_scale_ = record["logit_scale"]
+    estimator._levels = CentralLevels(*record.get("levels", ()))
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
     estimator.effects_ = Effects.of_record(record["effects"])
     estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]
-    estimator.networks_, estimator._likelihoods = _networks(estimator, record, tensors, path)
+    networks, forms = _networks(estimator, record, tensors, path)
+    every = record["replicates"]  # files of earlier versions hold the networks that predict, and no others
+    places = record.get("predict", list(range(every)))
+    estimator._set_networks(networks, forms, record.get("posterior", every), places)
     estimator._restore_targets(record["targets"])
     estimator.density_ = record["density"]
     estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import math
 import numbers
 import warnings
@@ -19,8 +20,10 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.nn.networks import bayesian_layers, mlp
+from sparsebnn.nn.layers import Linear
+from sparsebnn.nn.networks import InputSkip, bayesian_layers, mlp
 from sparsebnn.posteriors import family_name
+from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Settings
 from sparsebnn.training.devices import one_thread
@@ -29,12 +32,21 @@ __all__ = ["FAMILIES", "Plan", "missed_density", "network", "planned", "positive
 
 # What the estimators offer.
 FAMILIES = ("spike_slab", "flow", "concrete", "gaussian")
-_STEPS = {"classification": 400, "regression": 800}  # for little data
-_TEMPERATURE = {"classification": 0.15, "regression": 0.75}
+_STEPS = {"classification": 800, "regression": 1200}  # for little data
+_TEMPERATURE = {"classification": 0.15, "regression": 0.05}
+# At a low temperature, classifiers that train for long overfit, and regressions that do not underfit.
+_TEMPERED_RATE = {"classification": 0.25, "regression": 1.0}
 _TEMPERED_ROWS = 2000
+_HARDLY_TEMPERED = 0.5  # from here on, tempered replicates are not worth their time
+_LEAST_TO_COMPARE = 30  # rows
 _MOST_STEPS = 4000
-_FULL_RATE = 1e-2
-_LOGIT_RATE = 3e-2
+_RATE, _RATE_OTHER = 2e-2, 1e-2  # of the default network, and of other families or a target density
+_TEMPERATURE_OTHER = {"classification": 0.15, "regression": 0.75}
+# Of the KL. Not a share of the training: the longer networks train with little of it, the more weights
+# they fit to noise and keep, and the density would depend on the number of epochs.
+_WARMUP_STEPS, _MOST_WARMUP = 250, 0.5
+_LOGIT_FACTOR = 3.0  # inclusion logits move so much faster
+_PRIOR_WEIGHTS = 10.0  # the learned inclusion rate starts from so many weights at the prior's
 _REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
 _WORK_FOR_GPU = 5e9  # multiplications of a training: about 10 seconds on a CPU
 _SMALL_WORK = 5e6  # multiplications of a step
@@ -51,6 +63,11 @@ class Plan:
     prior_inclusion: float
     settings: Settings
     replicates: int
+    # Whether every layer sees the inputs, and the inclusion rate of every layer is learned.
+    input_skip: bool = False
+    # The temperature of a second set of as many replicates, which rows left out may prefer.
+    tempered: float | None = None
+    tempered_rate: float = 1.0  # their learning rates, relative to those of the first set
     # If a time budget shortened the training: the epochs planned without it, and the rows it uses.
     full_epochs: int | None = None
     train_rows: int | None = None
@@ -66,13 +83,38 @@ class Plan:
         """As JSON values; the fields of a time budget are included only if there was one."""
         rates = {"logit_rate": self.settings.learning_rates["inclusion_logit"]}
         every = {**vars(self), **vars(self.settings), **rates, "hidden": list(self.hidden)}
-        names = ("hidden", "family", "prior_inclusion", *_RECORDED, "replicates")
+        names = ("hidden", "family", "prior_inclusion", *_RECORDED, "replicates", "input_skip", "tempered")
+        names = (*names, "tempered_rate")
         budget = [name for name in ("full_epochs", "train_rows") if every[name] is not None]
         return {name: every[name] for name in (*names, *budget)}
 
     def with_settings(self, **settings: Any) -> Plan:
         """The plan with other settings, such as ``epochs``."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, **settings))
+
+    @property
+    def temperatures(self) -> list[float]:
+        """The temperature of every network that is trained."""
+        own = [self.settings.temperature] * self.replicates
+        if self.tempered is None:
+            return own
+        return own + [self.tempered * self.settings.temperature] * self.replicates
+
+    def per_replicate(self) -> dict[str, list[float]]:
+        """What differs between the networks."""
+        if self.tempered is None:
+            return {}
+        found = {"temperature": self.temperatures}
+        if self.tempered_rate != 1.0:
+            factors = [1.0] * self.replicates + [self.tempered_rate] * self.replicates
+            rates = {"learning_rate": self.settings.learning_rate}
+            rates |= {f"learning_rates.{name}": rate for name, rate in self.settings.learning_rates.items()}
+            found |= {name: [factor * rate for factor in factors] for name, rate in rates.items()}
+        return found
+
+    def fold_of(self, k: int) -> int:
+        """The fold that network k leaves out."""
+        return k % self.replicates
 
     @property
     def least_epochs(self) -> int:
@@ -86,13 +128,15 @@ class Plan:
 
     def device(self, rows: int, inputs: int) -> str:
         """A GPU if there is one and enough work: to start on it takes longer than a small training."""
-        work = rows * self.settings.epochs * inputs * max(self.hidden, default=1) * self.replicates
+        work = rows * self.settings.epochs * inputs * max(self.hidden, default=1) * len(self.temperatures)
         return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
 
     def threads(self, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
         """One thread for small networks on the CPU, where a second one costs more than it saves."""
         sizes = (inputs, *self.hidden)
-        work = self.settings.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * self.replicates
+        work = (
+            self.settings.batch_size * sum(a * b for a, b in zip(sizes, sizes[1:])) * len(self.temperatures)
+        )
         return one_thread() if device == "cpu" and work < _SMALL_WORK else contextlib.nullcontext()
 
 
@@ -137,13 +181,13 @@ def _batch_size(rows: int) -> int:
     return min(rows, int(min(1024, max(128, 2 ** round(math.log2(max(1, rows) / 10))))))
 
 
-def _temperature(rows: int, task: str) -> float:
+def _tempered(rows: int, least: float) -> float:
     """Constant up to 2000 rows, then proportional to the rows, at most 1 (the Bayes posterior).
 
-    >>> [_temperature(rows, "classification") for rows in (100, 4000, 100_000)]
+    >>> [_tempered(rows, 0.15) for rows in (100, 4000, 100_000)]
     [0.15, 0.3, 1.0]
     """
-    return min(1.0, _TEMPERATURE[task] * max(1.0, rows / _TEMPERED_ROWS))
+    return min(1.0, least * max(1.0, rows / _TEMPERED_ROWS))
 
 
 def _epochs(rows: int, batch_size: int, task: str) -> int:
@@ -162,25 +206,34 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     if _auto(epochs):
         epochs = _epochs(rows, min(rows, batch_size), task)
     epochs = check_count(epochs, "epochs", owner)
-    rate = given["learning_rate"]
-    rate = (
-        _FULL_RATE if _auto(rate) else positive(rate, "learning_rate", owner, "'auto' or a positive number")
-    )
-    temperature = given["temperature"]
-    temperature = (
-        _temperature(rows, task)
-        if _auto(temperature)
-        else positive(temperature, "temperature", owner, "'auto' or a positive number")
-    )
     family = family_name(given["family"], owner, FAMILIES)
     inclusion = share(given["prior_inclusion"], "prior_inclusion", owner)
     target = given["target_density"]
     if target is not None:
         target, epochs = _density(target, epochs, given, owner)
     replicates = check_count(given["replicates"], "replicates", owner)
-    logit_rate = _LOGIT_RATE * rate / _FULL_RATE
-    settings = _settings(epochs, batch_size, rate, logit_rate, temperature, 0.5, target)
-    return Plan(sizes, family, inclusion, settings, replicates)
+    free = family == "spike_slab" and target is None
+    rate = given["learning_rate"]
+    if _auto(rate):
+        rate = _RATE if free else _RATE_OTHER
+    rate = positive(rate, "learning_rate", owner, "'auto' or a positive number")
+    temperature, tempered = given["temperature"], None
+    if not _auto(temperature):
+        temperature = positive(temperature, "temperature", owner, "'auto' or a positive number")
+    elif free:
+        temperature = 1.0
+        compared = replicates > 1 and not given["early_stopping"] and rows >= _LEAST_TO_COMPARE
+        tempered = _tempered(rows, _TEMPERATURE[task])
+        if not compared or tempered > _HARDLY_TEMPERED:
+            tempered = None
+    else:
+        temperature = _tempered(rows, _TEMPERATURE_OTHER[task])
+    warmup = _MOST_WARMUP
+    if free:
+        warmup = min(_MOST_WARMUP, _WARMUP_STEPS / (epochs * math.ceil(rows / min(rows, batch_size))))
+    settings = _settings(epochs, batch_size, rate, _LOGIT_FACTOR * rate, temperature, warmup, target)
+    slower = _TEMPERED_RATE[task] if tempered is not None else 1.0
+    return Plan(sizes, family, inclusion, settings, replicates, free, tempered, slower)
 
 
 def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:
@@ -233,16 +286,41 @@ def prior_as_given(trained: nn.Module, plan: Plan) -> None:
             module.inclusion_prob.fill_(plan.prior_inclusion)
 
 
-def network(plan: Plan, inputs: int, outputs: int) -> nn.Sequential:
+def network(plan: Plan, inputs: int, outputs: int) -> nn.Module:
     """The network of a plan, before training."""
+    sizes = (inputs, *plan.hidden, outputs)
+    if plan.input_skip:
+        return InputSkip([_layer(plan, *size) for size in _skip_sizes(sizes)], nn.ReLU())
     prior = GaussianPrior() if plan.family == "gaussian" else SpikeSlabPrior(plan.prior_inclusion)
     return mlp(
-        (inputs, *plan.hidden, outputs),
+        sizes,
         family=plan.family,
         prior=prior,
         bias_prior=GaussianPrior(),
         family_options={"hidden": (20, 20)} if plan.family == "flow" else None,
     )
+
+
+def _skip_sizes(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Inputs and outputs of the layers of an input-skip network.
+
+    >>> _skip_sizes((5, 50, 1))
+    [(5, 50), (55, 1)]
+    """
+    pairs = itertools.pairwise(sizes)
+    return [(n + (sizes[0] if place else 0), out) for place, (n, out) in enumerate(pairs)]
+
+
+def _layer(plan: Plan, inputs: int, outputs: int) -> Linear:
+    """A layer that learns its inclusion rate: of a thousand columns, a hundred need not be expected."""
+    prior = EmpiricalPrior(
+        plan.prior_inclusion,
+        learn_std=False,
+        learn_inclusion=True,
+        inclusion_strength=_PRIOR_WEIGHTS / (inputs * outputs),
+        max_inclusion=plan.prior_inclusion,
+    )
+    return Linear(inputs, outputs, family=plan.family, prior=prior, bias_prior=GaussianPrior())
 
 
 def missed_density(networks: Sequence[nn.Module], density: float, plan: Plan) -> list[str]:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import far_limits, middle_and_std
+from sparsebnn.estimators.encoding import checked_table
 from sparsebnn.estimators.observations import Observations
 from sparsebnn.estimators.plan import share
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
@@ -22,6 +23,7 @@ from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisso
 __all__ = ["SparseBNNRegressor"]
 
 _OWNER = "SparseBNNRegressor"
+_DRAWS_OUTSIDE = 4  # of every network, for rows outside the training range
 _STANDARDIZED = ("gaussian", "student_t")
 _COUNTS = (
     "poisson",
@@ -36,8 +38,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
     Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
 
-    calibrate : False by default: the learned noise needs no correction, and leaving rows out costs accuracy.
-        (With 5,000 rows or more, each replicate leaves out a fifth anyway, to select columns.)
+    calibrate : "auto" (yes, for the Gaussian likelihood), True or False. Each replicate leaves out a tenth of
+        the rows; on them the noise is scaled (``logit_scale_``), and the levels of quantiles are corrected.
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
         (docs/studies/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
         ``calibrate=True`` helps.
@@ -76,7 +78,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         target_density: float | None = None,
         noise: str = "learned",
         likelihood: Any = "gaussian",
-        calibrate: bool = False,
+        calibrate: Any = "auto",
         column_kinds: Any = None,
         n_draws: int = 100,
         device: str = "auto",
@@ -161,13 +163,18 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         check_choice(self.noise, ("learned", "heteroscedastic"), "noise", _OWNER)
         if not isinstance(self.likelihood, Likelihood):
             check_choice(self.likelihood, (*_STANDARDIZED, *_COUNTS), "likelihood", _OWNER)
-        if self.calibrate and self.likelihood != "gaussian":
+        if self.calibrate is True and self.likelihood != "gaussian":
             advice = "For intervals that hold, use sparsebnn.estimators.ConformalRegressor."
             raise invalid("calibrate", _OWNER, "False unless the likelihood is Gaussian", True, advice)
         if self.noise != "learned" and self.likelihood != "gaussian":
             raise invalid("noise", _OWNER, "'learned' unless the likelihood is Gaussian", repr(self.noise))
         if exposure is not None and self.likelihood not in _COUNTS:
             raise invalid("exposure", _OWNER, "left out unless targets are counts", "one")
+
+    @property
+    def _calibrates(self) -> bool:
+        given = self.calibrate
+        return bool(self.likelihood == "gaussian" if isinstance(given, str) and given == "auto" else given)
 
     def _likelihood(self, y: torch.Tensor) -> Likelihood:
         if isinstance(self.likelihood, Likelihood):
@@ -185,19 +192,23 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         return values[..., 0] if self._flat else values
 
     def _observed(
-        self, X: Any, model: str, exposure: Any, n_draws: int | None = None
+        self, X: Any, model: str, exposure: Any, n_draws: int | None = None, cut: bool = True
     ) -> Iterator[tuple[Observations, torch.Tensor]]:
-        """Observation models and outputs, in blocks of rows."""
+        """Observation models and outputs, in blocks; ``cut`` widens them outside the training range."""
         check_is_fitted(self)
         self._check_options(exposure)
         exposures = None if exposure is None else _exposures(exposure, _rows(X))
+        growth = self._cut_growth(X, model) if cut else None
         for rows, outputs in self._draws(X, model, n_draws):
-            yield Observations(self._ensemble, None if exposures is None else exposures[rows]), outputs
+            own = [None if each is None else each[rows] for each in (exposures, growth)]
+            yield Observations(self._ensemble, *own), outputs
 
-    def _moments(self, X: Any, model: str, exposure: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _moments(
+        self, X: Any, model: str, exposure: Any, cut: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean, epistemic variance and aleatoric variance of every target, in its units."""
         parts: list[torch.Tensor] = []
-        for form, outputs in self._observed(X, model, exposure):
+        for form, outputs in self._observed(X, model, exposure, cut=cut):
             mean, variance = form.moments(outputs)
             parts.append(torch.stack([mean.mean(0), mean.var(0, correction=0), variance.mean(0)]))
         mean, between, within = torch.cat(parts, dim=1).cpu().numpy()
@@ -210,7 +221,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
         It combines the uncertainty about the weights and the noise of the targets.
         """
-        mean, between, within = self._moments(X, model, exposure)
+        mean, between, within = self._moments(X, model, exposure, cut=return_std)
         if not return_std:
             return self._shaped(mean)
         return self._shaped(mean), self._shaped(np.sqrt(between + within))
@@ -225,6 +236,26 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         _, between, within = self._moments(X, model, exposure)
         parts = {"std": between + within, "aleatoric": within, "epistemic": between}
         return {name: self._shaped(np.sqrt(values)) for name, values in parts.items()}
+
+    def _cut_growth(self, X: Any, model: str) -> torch.Tensor | None:
+        """``(rows, targets)``: by how much predictions would differ with numbers outside the training range.
+
+        None if there are none, or the noise is not Gaussian.
+        """
+        if not isinstance(self._likelihoods[0], Gaussian):
+            return None
+        table = checked_table(self, X, reset=False)
+        x, free = self._encoder.transform(table), self._encoder.transform(table, free=True)
+        outside = (x != free).any(1)
+        if not outside.any():
+            return None
+        found = torch.zeros(len(x), len(self._y_mean), dtype=torch.float64)
+        means = []
+        for rows in (x[outside], free[outside]):
+            parts = [o for _, o in self._ensemble.draws(rows, _DRAWS_OUTSIDE, model, self._seed, "cpu")]
+            means.append(self._ensemble.means_and_stds(torch.cat(parts, dim=2))[0].mean(0))
+        found[torch.from_numpy(outside)] = (means[0] - means[1]).abs()
+        return found
 
     def predict_quantiles(
         self,
@@ -244,7 +275,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         for level in listed:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
-        found = [form.quantiles(outputs, listed) for form, outputs in self._observed(X, model, exposure)]
+        corrected = [self._levels(level) for level in listed]
+        found = [form.quantiles(outputs, corrected) for form, outputs in self._observed(X, model, exposure)]
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
         quantiles = np.moveaxis(self._shaped(values), 0, -1)
         return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
+from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.explanation import signed
 from sparsebnn.nn.networks import prior_values
 
@@ -19,8 +20,8 @@ _WITHOUT_SIGN = "        without a sign, of a column of several inputs: its mean
 
 def _head(estimator: Any) -> list[str]:
     plan = estimator.plan_
-    network = estimator.networks_[0]
-    sizes = [network[0].in_features, *(m.out_features for m in network if hasattr(m, "out_features"))]
+    layers = linear_layers(estimator.networks_[0])
+    sizes = [layers[0].in_features, *(layer.out_features for layer in layers)]
     what = estimator._targets_in_words()
     kept = len(estimator.selected_features_)
     tempered = "the Bayes posterior" if plan.settings.temperature == 1.0 else "a tempered posterior"
@@ -61,7 +62,7 @@ def summary(estimator: Any, most: int | None) -> str:
     columns = estimator._encoder.columns
     effects, signs = estimator.effects_, signed(estimator)
     order = np.argsort(-np.abs(effects.value), kind="stable")
-    order = order[np.argsort(-estimator.inclusion_[order], kind="stable")]
+    order = order[np.argsort(-estimator.inclusion_[order].round(3), kind="stable")]
     shown = order if most is None else order[:most]
     names = [printable(column.name) for column in columns]
     width = max(6, *(min(30, len(names[j])) for j in shown))

@@ -29,9 +29,11 @@ from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import checked, probabilities
 from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 
-__all__ = ["Correction", "correction", "logit_scale"]
+__all__ = ["CentralLevels", "Correction", "HeldOut", "correction", "logit_scale"]
 
-_SCALES = np.exp(np.linspace(np.log(0.25), np.log(16.0), 97))
+_LOG_SCALES = np.linspace(math.log(0.25), math.log(16.0), 13).tolist()
+_NEWTON, _STEEPEST = 20, 30.0
+_FINE = 1e-2  # how exactly the logarithm of the scale is found
 _LEAST, _MOST, _GRID = 1 / 64, 64.0, 25
 _TOLERANCE, _HALVINGS, _NOTHING = 1e-6, 40, 1e-9
 # More would leave nothing of the predictions, not even their order.
@@ -124,11 +126,11 @@ def _doubt(own: Tensor, classes: int) -> float:
     return 0.5 * (low + high)
 
 
-def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
+def _golden(loss: Callable[[float], float], low: float, high: float, tolerance: float = _TOLERANCE) -> float:
     """The lowest point of a function that falls and then rises."""
     inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
     found = [loss(inner[0]), loss(inner[1])]
-    while high - low > _TOLERANCE:
+    while high - low > tolerance:
         if found[0] <= found[1]:
             high, inner = inner[1], [inner[1] - _GOLDEN * (inner[1] - low), inner[0]]
             found = [loss(inner[0]), found[0]]
@@ -153,32 +155,129 @@ def logit_scale(
 
     for classification; for regression s multiplies the standard deviation of the noise. The first term, a
     log-normal prior, keeps s finite when every row is predicted correctly. Row i has the likelihood
-    ``likelihoods[own[i]]``.
+    ``likelihoods[own[i]]``, or in draw d ``likelihoods[own[d, i]]``.
     """
-    losses = [_loss(outputs, y, weight, likelihoods, own, s) + np.log(s) ** 2 / 8.0 for s in _SCALES.tolist()]
-    return float(_SCALES[int(np.argmin(losses))])
+    held = HeldOut(outputs, y, weight, likelihoods, own.expand(outputs.shape[:2]))
+    return held.fine(held.coarse()[1])[0]
 
 
-def _loss(
-    outputs: Tensor, y: Tensor, weight: Tensor, likelihoods: Sequence[Likelihood], own: Tensor, s: float
-) -> float:
-    """Negative log of the probability averaged over draws, summed."""
-    form = likelihoods[0]
-    if isinstance(form, Gaussian):
-        stds = []
-        for each in likelihoods:
-            assert isinstance(each, Gaussian)
-            stds.append(each.mean_and_std(outputs.float())[1].detach().double())
-        std = s * torch.stack(stds)[own, :, torch.arange(len(own))].transpose(0, 1)
-        mean = outputs[..., : form.n_targets]
-        log = (-0.5 * ((y.double() - mean) / std) ** 2 - torch.log(std)).sum(-1)
-    else:
-        targets = y.long() if isinstance(form, Categorical) else y.to(outputs.dtype)
-        log = torch.empty(outputs.shape[:2], dtype=outputs.dtype)
-        for k in own.unique().tolist():
-            mine = own == k
-            scaled, t = s * outputs[:, mine], targets[mine]
-            repeated = t.repeat(len(outputs), *[1] * (t.dim() - 1))
-            nll = likelihoods[k].nll(scaled.flatten(0, 1), repeated)
-            log[:, mine] = -nll.reshape(scaled.shape[:2]).detach()
-    return -float((weight * torch.logsumexp(log, 0)).sum())
+class HeldOut:
+    """Predictions of held-out rows; called with the logarithm of a scale, it gives their loss.
+
+    The loss is the negative log of the probability averaged over draws, summed over rows.
+    """
+
+    def __init__(
+        self, outputs: Tensor, y: Tensor, weight: Tensor, likelihoods: Sequence[Likelihood], own: Tensor
+    ) -> None:
+        self.form, self.outputs, self.weight = likelihoods[0], outputs, weight
+        self.likelihoods, self.own = likelihoods, own
+        self.std: Tensor | None = None
+        if isinstance(self.form, Gaussian):
+            self.std = torch.ones_like(outputs[..., : self.form.n_targets])
+            for place in own.unique().tolist():
+                form = likelihoods[place]
+                assert isinstance(form, Gaussian)
+                with torch.no_grad():
+                    std = form.mean_and_std(outputs.float())[1].double()
+                self.std = torch.where((own == place).unsqueeze(-1), std, self.std)
+            self.y = y.double()
+        else:
+            self.y = y.long() if isinstance(self.form, Categorical) else y.to(outputs.dtype)
+
+    def __call__(self, log_s: float) -> float:
+        return float((self.weight * self.by_row(log_s)).sum())
+
+    def by_row(self, log_s: float) -> Tensor:
+        """The loss of every row."""
+        s = math.exp(log_s)
+        if self.std is not None:
+            error = (self.y - self.outputs[..., : self.y.shape[-1]]) / (s * self.std)
+            log = (-0.5 * error**2 - torch.log(s * self.std)).sum(-1)
+        else:
+            log = torch.empty(self.outputs.shape[:2], dtype=self.outputs.dtype)
+            targets = self.y.expand(len(self.outputs), *self.y.shape)
+            for place in self.own.unique().tolist():
+                mine = self.own == place
+                nll = self.likelihoods[place].nll(s * self.outputs[mine], targets[mine])
+                log[mine] = -nll.detach()
+        return math.log(len(log)) - torch.logsumexp(log, 0)
+
+    def _penalized(self, log_s: float) -> float:
+        return self(log_s) + log_s**2 / 8.0
+
+    def coarse(self) -> tuple[float, float]:
+        """The lowest loss, with its penalty, on a grid of scales; and where it is."""
+        return min((self._penalized(log_s), log_s) for log_s in _LOG_SCALES)
+
+    def fine(self, log_s: float) -> tuple[float, CentralLevels]:
+        """The scale near a point of the grid, and the correction of central intervals there."""
+        step = _LOG_SCALES[1] - _LOG_SCALES[0]
+        scale = math.exp(_golden(self._penalized, log_s - step, log_s + step, tolerance=_FINE))
+        if self.std is None:
+            return scale, CentralLevels()
+        return scale, CentralLevels.of(self.pit(scale), self.weight)
+
+    def pit(self, s: float) -> Tensor:
+        """The probability of a smaller target than the observed one, for every row (regression)."""
+        assert self.std is not None
+        error = (self.y - self.outputs[..., : self.y.shape[-1]]) / (s * self.std)
+        return torch.special.ndtr(error).mean(0)
+
+
+@dataclass(frozen=True)
+class CentralLevels:
+    r"""Corrects how much a central interval holds, without moving its middle.
+
+    Errors with heavier tails than the noise leave too many rows inside narrow intervals and too few inside
+    wide ones, whatever the scale. To hold the share c, take the interval of level
+
+    .. math:: \operatorname{logit} c' = \text{shift} + \text{stretch} \cdot \operatorname{logit} c .
+
+    >>> CentralLevels()(0.95)
+    0.95
+    """
+
+    shift: float = 0.0
+    stretch: float = 1.0
+
+    def __call__(self, level: float) -> float:
+        """The level of the quantile to take for the quantile of ``level``."""
+        central = abs(2.0 * level - 1.0)
+        if (self.shift, self.stretch) == (0.0, 1.0) or central == 0.0:
+            return level
+        logit = self.shift + self.stretch * math.log(central / (1.0 - central))
+        changed = 1.0 / (1.0 + math.exp(-min(_STEEPEST, max(-_STEEPEST, logit))))
+        return 0.5 + math.copysign(0.5 * changed, level - 0.5)
+
+    @classmethod
+    def of(cls, pit: Tensor, weight: Tensor) -> CentralLevels:
+        """The correction under which the probability integral transforms of held-out rows are uniform.
+
+        The logit of their distance from the middle is then logistic. Newton's method finds its place and
+        scale, with normal priors of standard deviation 1/2 on the shift and 1/4 on the logarithm of the
+        stretch.
+        """
+        v = (2.0 * pit.double() - 1.0).abs().clamp(1e-6, 1.0 - 1e-6)
+        z, w = torch.logit(v).flatten(), weight.double()[:, None].expand_as(v).flatten()
+        w = w / max(1, v.shape[1])  # the targets of a row are one observation
+        found = torch.zeros(2, dtype=torch.float64)
+
+        def loss(at: Tensor) -> Tensor:
+            t = (z - at[0]) * torch.exp(-at[1])
+            each = 2.0 * torch.nn.functional.softplus(-t) + t + at[1]
+            return (w * each).sum() + 2.0 * at[0] ** 2 + 8.0 * at[1] ** 2
+
+        for _ in range(_NEWTON):
+            leaf = found.clone().requires_grad_()
+            with torch.enable_grad():
+                value = loss(leaf)
+                (slope,) = torch.autograd.grad(value, leaf, create_graph=True)
+                rows = [torch.autograd.grad(each, leaf, retain_graph=True)[0] for each in slope]
+            curvature = torch.stack(rows).detach() + 1e-9 * torch.eye(2, dtype=torch.float64)
+            step, before = torch.linalg.solve(curvature, slope.detach()), float(value.detach())
+            size = 1.0
+            while size > 1e-4 and float(loss(found - size * step)) > before:
+                size /= 2.0
+            found = found - size * step
+        return cls(float(found[0]), math.exp(float(found[1])))

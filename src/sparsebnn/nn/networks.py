@@ -307,7 +307,8 @@ def described(network: nn.Module) -> str:
     """
     lines = []
     for name, module in network.named_modules():
-        own = {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
+        aside = ("training", NO_POSTERIOR)
+        own = {key: value for key, value in vars(module).items() if key[0] != "_" and key not in aside}
         plain = {key: value for key, value in own.items() if _is_plain(value)}
         named = {key: value.__qualname__ for key, value in own.items() if hasattr(value, "__qualname__")}
         lines.append(f"{name} {type(module).__qualname__} {sorted((plain | named).items())}")

@@ -36,7 +36,8 @@ class EmpiricalPrior(SpikeSlabPrior):
     :math:`\sigma_0` is ``std`` and :math:`\alpha_0` is ``inclusion_prob``. ``strength`` (s) counts as so
     many weights and ``inclusion_strength`` (c) as so many times the layer's weights: with every weight
     excluded, the prior is the one that was given. The inclusion rate is learned only with
-    ``learn_inclusion``.
+    ``learn_inclusion``, and is at most ``max_inclusion``; the slab scale is learned unless ``learn_std`` is
+    False.
 
     ``per`` says what shares a scale: the ``"layer"``, each ``"input"`` or each ``"output"`` (filter).
 
@@ -56,6 +57,8 @@ class EmpiricalPrior(SpikeSlabPrior):
         strength: float = 1.0,
         learn_inclusion: bool = False,
         inclusion_strength: float = 0.1,
+        learn_std: bool = True,
+        max_inclusion: float = 1.0,
     ) -> None:
         super().__init__(inclusion_prob, mean, std)
         self.per = check_choice(per, ("layer", "input", "output"), "per", "EmpiricalPrior")
@@ -66,7 +69,10 @@ class EmpiricalPrior(SpikeSlabPrior):
             check_number(value, name, "EmpiricalPrior", expected, lambda v: 0.0 < v < math.inf)
             for name, value in (("strength", strength), ("inclusion_strength", inclusion_strength))
         )
-        self.learn_inclusion = bool(learn_inclusion)
+        self.learn_inclusion, self.learn_std = bool(learn_inclusion), bool(learn_std)
+        self.max_inclusion = check_number(
+            max_inclusion, "max_inclusion", "EmpiricalPrior", "from 0 to 1", lambda v: 0.0 < v <= 1.0
+        )
 
     def _sum(self, t: Tensor) -> Tensor:
         """Over the weights that share, kept in a shape that multiplies them."""
@@ -75,7 +81,9 @@ class EmpiricalPrior(SpikeSlabPrior):
         return t.sum(axes, keepdim=True)
 
     def fitted_std(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> Tensor:
-        """The slab scale that the posterior asks for."""
+        """The slab scale that the posterior asks for, or the one given."""
+        if not self.learn_std:
+            return self.std
         squares = self.strength * self.std**2 + self._sum(inclusion * (std**2 + squared_error))
         return torch.sqrt(squares / (self.strength + self._sum(inclusion.expand_as(std))))
 
@@ -85,7 +93,7 @@ class EmpiricalPrior(SpikeSlabPrior):
             return self.inclusion_prob
         mean = self._sum(inclusion) / self._sum(torch.ones_like(inclusion))
         share = self.inclusion_strength
-        return (share * self.inclusion_prob + mean) / (1.0 + share)
+        return ((share * self.inclusion_prob + mean) / (1.0 + share)).clamp_max(self.max_inclusion)
 
     def values(self, inclusion: Tensor, std: Tensor, squared_error: Tensor) -> tuple[Tensor, Tensor]:
         """What was learned."""

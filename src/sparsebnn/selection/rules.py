@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_number, check_seed, check_tensor, invalid
+from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.selection.credible_sets import CredibleSet
 from sparsebnn.selection.paths import median_reach
 from sparsebnn.selection.plots import bars
@@ -186,11 +187,10 @@ def _check_level(level: Any, owner: str) -> float:
 
 
 def _check_posterior(source: Any, parts: Components | None) -> None:
-    plan = getattr(source, "plan_", None)  # of an estimator
-    temperature = 1.0 if plan is None else plan.settings.temperature
-    if temperature < 1.0:
-        expected = f"'median' or 'threshold' for an estimator fitted at temperature {temperature:g}"
-        advice = "Its columns in use (used_, selected_features_) hold a rate; or fit with temperature=1."
+    reason = getattr(source, NO_POSTERIOR, None)  # of an estimator
+    if reason is not None and not isinstance(source, nn.Module):
+        expected = f"'median' or 'threshold' for an estimator {reason}"
+        advice = "Its inclusions are no posterior probabilities: fit with temperature='auto' or 1, no target."
         raise invalid("rule", "select", expected, "'fdr'", advice)
     if parts is not None:
         check_posteriors(parts)

@@ -20,6 +20,7 @@ from sparsebnn.kernels.dispatch import for_capture, keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import prepare
+from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
 from sparsebnn.training.objective import Batch, Parts, first_of
 from sparsebnn.training.replicates import Replicates
@@ -108,6 +109,15 @@ class Engine:
         self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps)
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
+        # Without a graph, where that is possible: the quickest way on a CPU.
+        self._dense = self._written_out()
+
+    def _written_out(self) -> DenseGradients | None:
+        batch = self._batch(self.state)
+        if self.device.type != "cpu" or len(self.replicates) == 1 or not isinstance(batch.x, Tensor):
+            return None
+        found = DenseGradients.of(self.replicates.objective)
+        return found if found is not None and batch.x.dim() == 3 and found.fits(self.state, batch) else None
 
     def _twice_moved(self) -> dict[str, Tensor]:
         """The parameters with a second moment: all of Adam's."""
@@ -240,6 +250,8 @@ class Engine:
     def _gradients_of(self, batch: Batch, noise: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Parts]:
         if len(self.replicates) == 1:
             return self.replicates.gradients_single(batch, self["beta"], noise)
+        if self._dense is not None:
+            return self._dense(self.state, batch, self["beta"], noise)
         return self.replicates.gradients(self.state, batch, self["beta"], noise)
 
     def _accumulated(self) -> tuple[dict[str, Tensor], Parts]:

@@ -13,7 +13,9 @@ from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
 from sparsebnn.estimators.columns import absent, to_floats
 from sparsebnn.estimators.encoding import Table
+from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.inference.metrics import entropy
+from sparsebnn.nn.networks import InputSkip
 
 __all__ = ["network_edges", "predictions", "record"]
 
@@ -141,17 +143,24 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
 @torch.no_grad()
 def network_edges(model: Any) -> dict[str, Any]:
     """The median probability model of the first replicate: the weights on paths from inputs to outputs."""
-    layers = [m for m in model.networks_[0] if hasattr(m, "out_features")]
-    kept = []
+    network = model.posterior_networks_[0]
+    layers = linear_layers(network)
+    skips = isinstance(network, InputSkip)
+    kept, inputs = set(), layers[0].in_features
     for number, layer in enumerate(layers):
         inclusion, mean = layer.weights.inclusion_prob(), layer.weights.posterior_mean()
         for target, source in (inclusion > 0.5).nonzero().tolist():
-            kept.append(Edge(number, source, target, float(inclusion[target, source]),
-                             float(mean[target, source])))  # fmt: skip
+            numbers = float(inclusion[target, source]), float(mean[target, source])
+            kept.add(Edge(number, source, target, *numbers))
+            # A weight of an input that skips layers passes a place for the input in each of them.
+            passed = source - (layer.in_features - inputs) if skips and number else -1
+            for earlier in range(number) if passed >= 0 else ():
+                at = layers[earlier].in_features - inputs if earlier else 0
+                kept.add(Edge(earlier, at + passed, layers[earlier].out_features + passed, 1.0, 1.0))
     edges = active(kept, len(layers))
     strongest = sorted(edges, key=lambda e: -abs(e.weight) * e.inclusion)[:_MOST_EDGES]
     return {
-        "layers": [layers[0].in_features, *(layer.out_features for layer in layers)],
+        "layers": [inputs, *(n.out_features + inputs * skips for n in layers[:-1]), layers[-1].out_features],
         "input_names": (model._encoder.input_names or ["(nothing)"]),
         "output_names": _output_names(model, layers[-1].out_features),
         "edges": sorted(strongest),

@@ -1,0 +1,88 @@
+"""Linear models written as networks, and the rows that choose between networks."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeCV
+
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.estimators.ensemble import Ensemble, can_be_linear, choose, linear_network
+from sparsebnn.estimators.plan import network, planned
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
+from sparsebnn.nn.passes import LocalPass
+from sparsebnn.random.noise import NoiseCounter
+
+PLAN = planned(SparseBNNClassifier().get_params(), 200, "classification", "test")
+
+
+def outputs(one, x):
+    with torch.no_grad(), LocalPass(NoiseCounter()):  # whose noise is 0
+        return one(torch.from_numpy(x).float()).numpy()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_network_predicts_what_the_logistic_regression_does(classes):
+    random = np.random.RandomState(0)
+    x = random.randn(200, 4)
+    y = np.digitize(x[:, 0] - x[:, 1] + random.logistic(size=200), [0.0, 1.5][: classes - 1])
+    form = Bernoulli() if classes == 2 else Categorical(3)
+    template = network(PLAN, 4, 1 if classes == 2 else 3)
+    made, _ = linear_network(template, form, x, y.astype(float), np.ones(200))
+    wanted = LogisticRegression(max_iter=200).fit(x, y).decision_function(x).reshape(200, -1)
+    np.testing.assert_allclose(outputs(made, x), wanted, atol=1e-4)
+
+
+def test_a_regression_learns_its_noise():
+    random = np.random.RandomState(0)
+    x = random.randn(2000, 3)
+    y = x @ np.array([[1.0], [0.0], [-2.0]]) + 0.5 * random.randn(2000, 1)
+    made, form = linear_network(network(PLAN, 3, 1), Gaussian(), x, y, np.ones(2000))
+    wanted = RidgeCV(np.logspace(-1, 3, 9)).fit(x, y[:, 0]).predict(x)
+    np.testing.assert_allclose(outputs(made, x)[:, 0], wanted, atol=1e-4)
+    assert float(torch.nn.functional.softplus(form.raw_std.detach())) == pytest.approx(0.5, rel=0.05)
+
+
+def test_many_columns_get_few_coefficients():
+    random = np.random.RandomState(0)
+    x = random.randn(80, 200)
+    y = (2.0 * x[:, 3] + random.logistic(size=80) > 0).astype(float)
+    made, _ = linear_network(network(PLAN, 200, 1), Bernoulli(), x, y, np.ones(80))
+    included = made.layers[1].weights.inclusion_prob()[0, 50:] > 0.5
+    assert included[3]
+    assert included.sum() < 60
+
+
+def test_likelihoods_without_a_linear_model():
+    forms = [Bernoulli(), Categorical(3), Gaussian(), Gaussian(noise="heteroscedastic"), StudentT()]
+    assert [can_be_linear(form) for form in forms] == [True, True, True, False, False]
+
+
+def test_left_out_rows_choose_the_networks_that_predict_them():
+    """Of two sets, one knows the truth; the other says the opposite."""
+    random = np.random.RandomState(0)
+    x = random.randn(100, 2)
+    y = (3.0 * x[:, 0] + random.logistic(size=100) > 0).astype(float)
+    made = [
+        linear_network(network(PLAN, 2, 1), Bernoulli(), x, target, np.ones(100)) for target in (1.0 - y, y)
+    ]
+    trained, forms = [m for m, _ in made for _ in range(2)], [f for _, f in made for _ in range(2)]
+    fold = torch.from_numpy(np.arange(100) % 2).float()
+    both = Ensemble(trained, forms)
+    found = choose(both, [[0, 1], [2, 3]], x, torch.from_numpy(y), fold, np.ones(100), True)
+    assert found.places == [2, 3]
+
+
+@pytest.mark.parametrize("kind", [SparseBNNClassifier, SparseBNNRegressor])
+def test_a_linear_truth_and_few_rows_are_left_to_linear_networks(kind, tmp_path):
+    random = np.random.RandomState(0)
+    x = random.randn(400, 8)
+    f = x @ np.linspace(-1.0, 1.0, 8)
+    y = f + random.logistic(size=400) > 0 if kind is SparseBNNClassifier else f + random.randn(400)
+    model = kind(random_state=0, epochs=30).fit(x, y)
+    assert set(range(10, 15)) <= set(model._places)
+    assert len(model.posterior_networks_) == 5
+    loaded = kind.load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+    np.testing.assert_array_equal(loaded.inclusion_, model.inclusion_)
+    again = loaded.set_params(warm_start=True, epochs=1).fit(x, y)
+    assert len(again.posterior_networks_) == 5

@@ -1,0 +1,47 @@
+"""Rows outside the range of the training rows."""
+
+import numpy as np
+import pytest
+
+from estimators.quick import QUICK, two_classes
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+
+
+@pytest.fixture(scope="module")
+def line():
+    random = np.random.RandomState(0)
+    x = random.uniform(-1.0, 1.0, (150, 2))
+    return SparseBNNRegressor(**QUICK).fit(x, 10.0 * x[:, 0] + 0.1 * random.randn(150)), x
+
+
+def test_predictions_stop_growing_and_intervals_widen(line):
+    model, _ = line
+    rows = np.array([[1.0, 0.0], [1.15, 0.0], [2.0, 0.0], [20.0, 0.0]])
+    mean, std = model.predict(rows, return_std=True)
+    assert mean[1] < mean[2] == mean[3] < 14.0
+    assert std[0] < std[2] < std[3]
+    assert std[3] > 100.0
+    low, high = model.predict_quantiles(rows, [0.05, 0.95]).T
+    assert low[3] < 200.0 < high[3]
+    assert model.sample_predictive(rows, 50)[:, 3].std() > 50.0
+
+
+def test_rows_outside_are_named(line):
+    model, x = line
+    assert not model.outside_range(x).any()
+    found = model.outside_range([[0.0, 5.0], [-1.05, 0.0], [-9.0, 0.0]])
+    assert found.tolist() == [[False, True], [False, False], [True, False]]
+
+
+def test_a_classifier_has_the_same_limits():
+    x, y = two_classes()
+    model = SparseBNNClassifier(**QUICK).fit(x, y)
+    far, farther = np.full((1, 4), 50.0), np.full((1, 4), 500.0)
+    assert model.outside_range(far).all()
+    np.testing.assert_array_equal(model.predict_proba(far), model.predict_proba(farther))
+
+
+def test_more_rows_may_lie_anywhere(line):
+    _, x = line
+    model = SparseBNNRegressor(**QUICK).partial_fit(x, x[:, 0])
+    assert not model.outside_range(50.0 * x).any()
