@@ -108,7 +108,7 @@ def test_a_small_model_is_a_formula(run, tmp_path):
     row = torch.from_numpy(model._encoder.transform(Table.of([[1.0, 0.5]]))).float()
     mean = float(compact(model.networks_[0]).network(row).detach())
     assert value == pytest.approx(mean * model._y_std[0] + model._y_mean[0], abs=1e-4)
-    refused(call("info", run / "run", "--formula"), "active weights")
+    refused(call("info", run / "run", "--formula"), "of formula must be")
     refused(call("info", path, "--formula", "--as", "word"), "--as")
 
 

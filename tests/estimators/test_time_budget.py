@@ -58,8 +58,8 @@ def test_fewer_epochs_where_not_all_fit(clock):
     short = budget.shortened(plan, 500, Pace(0.1, 0.0, 1.0), plan_of)
     assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=200)
     assert (short.planned_epochs, plan.planned_epochs) == (200, 200)
-    # 800 steps, the second gone, and a fifth of the whole for what follows.
-    assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx((1.0 + 80.0 / 0.9) / 0.8)
+    # 800 steps, the second gone, and all of what follows.
+    assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx(1.0 + 80.0 / 0.9 + 20.0)
 
 
 def test_fewer_rows_where_not_even_a_few_epochs_fit(clock):

@@ -267,8 +267,8 @@ def _encoding(exported: Exported) -> list[str]:
         else:
             lines.append(f"    const double raw = {value};")
             term = "raw"
-            if column.limits:
-                low, high = map(_number, column.limits)
+            if column.ends:
+                low, high = map(_number, column.ends)
                 term = f"raw < {low} ? {low} : raw > {high} ? {high} : raw"
             terms = [term]
             if column.kind == "date":
