@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch  # noqa: F401  (for the examples)
 from torch import Tensor
@@ -43,38 +44,21 @@ __all__ = [
 ]
 
 
-def _classes(y: Tensor) -> int:
-    return max(2, int(y.max()) + 1) if y.numel() and not y.is_floating_point() else 2
-
-
-def _columns(y: Tensor) -> int:
-    return 1 if y.dim() == 1 else y.shape[1]
-
-
-def _rate(y: Tensor) -> float:
-    """Counts per exposure."""
-    y = y.double()
-    total = float(y.sum()) if y.dim() == 1 else float(y[:, 0].sum())
-    return max(1e-6, total / (float(y[:, 1].sum()) if _columns(y) == 2 else max(1, len(y))))
-
-
 NAMED: dict[str, Callable[[Tensor], Likelihood]] = {
-    "categorical": lambda y: Categorical(_classes(y)),
-    "bernoulli": lambda y: Bernoulli(),
-    "gaussian": lambda y: Gaussian(_columns(y)),
-    "student_t": lambda y: StudentT(_columns(y)),
-    "poisson": lambda y: Poisson(_rate(y), exposure=_columns(y) == 2),
-    "negative_binomial": lambda y: NegativeBinomial(_rate(y), exposure=_columns(y) == 2),
-    "zero_inflated_poisson": lambda y: Poisson(_rate(y), _columns(y) == 2, zero_inflated=True),
-    "zero_inflated_negative_binomial": lambda y: NegativeBinomial(
-        _rate(y), _columns(y) == 2, zero_inflated=True
-    ),
-    "ordinal": lambda y: Ordinal(_classes(y)),
-    "noisy_categorical": lambda y: NoisyCategorical(_classes(y)),
-    "multilabel": lambda y: Multilabel(_columns(y)),
-    "piecewise_exponential": lambda y: PiecewiseExponential.of(y),
-    "discrete_hazard": lambda y: DiscreteHazard.of(y),
-    "cox": lambda y: Cox(),
+    "categorical": Categorical.of,
+    "bernoulli": Bernoulli.of,
+    "gaussian": Gaussian.of,
+    "student_t": StudentT.of,
+    "poisson": Poisson.of,
+    "negative_binomial": NegativeBinomial.of,
+    "zero_inflated_poisson": partial(Poisson.of, zero_inflated=True),
+    "zero_inflated_negative_binomial": partial(NegativeBinomial.of, zero_inflated=True),
+    "ordinal": Ordinal.of,
+    "noisy_categorical": NoisyCategorical.of,
+    "multilabel": Multilabel.of,
+    "piecewise_exponential": PiecewiseExponential.of,
+    "discrete_hazard": DiscreteHazard.of,
+    "cox": Cox.of,
 }
 
 

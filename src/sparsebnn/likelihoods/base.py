@@ -28,6 +28,11 @@ class Likelihood(nn.Module):
     any_shape = False  # outputs need not be (rows, n_outputs)
     target_columns = True  # ``prepare`` returns (rows, columns); False: a vector
 
+    @classmethod
+    def of(cls, y: Tensor) -> Likelihood:
+        """The likelihood, sized by these targets."""
+        return cls()
+
     def prepare(self, y: Tensor) -> Tensor:
         """Targets in the form that ``nll`` takes; raises if they are impossible."""
         raise NotImplementedError

@@ -27,6 +27,10 @@ class Categorical(ClassLikelihood):
         super().__init__()
         self.n_classes = check_count(n_classes, "n_classes", type(self).__name__, least=2)
 
+    @classmethod
+    def of(cls, y: Tensor) -> Categorical:
+        return cls(max(2, int(y.max()) + 1) if y.numel() and not y.is_floating_point() else 2)
+
     def prepare(self, y: Tensor) -> Tensor:
         owner = type(self).__name__
         if y.dim() != 1 or y.is_floating_point():
@@ -180,6 +184,10 @@ class Multilabel(ClassLikelihood):
     def __init__(self, n_labels: int) -> None:
         super().__init__()
         self.n_labels = check_count(n_labels, "n_labels", "Multilabel")
+
+    @classmethod
+    def of(cls, y: Tensor) -> Multilabel:
+        return cls(1 if y.dim() == 1 else y.shape[1])
 
     def prepare(self, y: Tensor) -> Tensor:
         if y.dim() != 2 or y.shape[1] != self.n_labels or not bool(((y == 0) | (y == 1)).all()):

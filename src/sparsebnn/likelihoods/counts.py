@@ -36,6 +36,15 @@ class _Counts(Likelihood):
         if zero_inflated:
             self.zero_logit = nn.Parameter(torch.tensor(-2.0))
 
+    @classmethod
+    def of(cls, y: Tensor, zero_inflated: bool = False) -> _Counts:
+        """With the rate of these counts; a second column holds exposures."""
+        columns = y.double().reshape(len(y), -1)
+        exposed = columns.shape[1] == 2
+        total = float(columns[:, 1].sum()) if exposed else max(1, len(y))
+        rate = float(columns[:, 0].sum()) / total
+        return cls(rate if 0.0 < rate < math.inf else 1.0, exposed, zero_inflated)
+
     # What a kind of count has: log probability, variance and CDF for a log rate.
 
     def _log_prob(self, log_rate: Tensor, count: Tensor) -> Tensor:

@@ -55,6 +55,10 @@ class Gaussian(Likelihood):
         if noise == "heteroscedastic":
             self.register_buffer("noise_switch", torch.ones((), dtype=raw.dtype))
 
+    @classmethod
+    def of(cls, y: Tensor) -> Gaussian:
+        return cls(1 if y.dim() == 1 else y.shape[1])
+
     def prepare(self, y: Tensor) -> Tensor:
         return _columns(y, self.n_targets, "Gaussian")
 
@@ -118,6 +122,10 @@ class StudentT(Likelihood):
         self.scale, self.df = float(scale), float(df)
         self.raw_scale = nn.Parameter(_unpositive(value).to(torch.get_default_dtype()))
         self.raw_df = nn.Parameter(torch.tensor(math.log(math.expm1(df - 2.0)) if df < 700 else df - 2.0))
+
+    @classmethod
+    def of(cls, y: Tensor) -> StudentT:
+        return cls(1 if y.dim() == 1 else y.shape[1])
 
     def prepare(self, y: Tensor) -> Tensor:
         return _columns(y, self.n_targets, "StudentT")

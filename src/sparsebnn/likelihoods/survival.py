@@ -349,6 +349,8 @@ def _tied(time: Tensor, risk: Tensor, w: Tensor, happened: Tensor) -> tuple[Tens
 def event_quantiles(y: Tensor, intervals: int) -> list[float]:
     """Distinct quantiles of the times of events, the last one the largest time of all."""
     check_count(intervals, "intervals", "SurvivalLikelihood")
+    if y.dim() != 2 or y.shape[1] < 2:
+        raise invalid("y", "SurvivalLikelihood", "columns of times and events", f"shape {tuple(y.shape)}")
     events = y[y[:, 1] == 1, 0].double()
     if not len(events):
         advice = "Without events there is no hazard to learn."

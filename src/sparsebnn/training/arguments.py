@@ -138,7 +138,7 @@ def likelihood_of(likelihood: Any, data: Any) -> likelihoods.Likelihood:
             advice = "For example likelihood=sparsebnn.likelihoods.Categorical(10)."
             raise invalid("likelihood", "train", "an object that knows the classes", repr(likelihood), advice)
         y = torch.zeros(2) if data is None else data if isinstance(data, Tensor) else targets_of(data)
-        return likelihoods.likelihood(likelihood, y)
+        return likelihoods.NAMED[check_choice(likelihood, likelihoods.NAMED, "likelihood", "train")](y)
     if not isinstance(likelihood, likelihoods.Likelihood):
         expected = "a name, such as 'gaussian', or a Likelihood"
         raise invalid("likelihood", "train", expected, repr(likelihood))
