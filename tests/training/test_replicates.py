@@ -8,6 +8,7 @@ import torch
 import sparsebnn
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.posteriors.priors import SpikeSlabPrior
+from sparsebnn.training.replicates import cudnn_left_out
 from training.runs import (
     EXAMPLES,
     FAMILIES,
@@ -243,3 +244,12 @@ def test_the_learned_noise_is_a_parameter_of_each_replicate():
     assert float((noise[0] - noise[1]).abs()) > 0.0
     assert isinstance(run.likelihood, Gaussian)
     assert torch.equal(run.likelihood.raw_std, noise[0])
+
+
+def test_stacked_recurrent_layers_leave_cudnn_out_on_cuda():
+    """cuDNN reads addresses of weights, which a stack under vmap does not have; elsewhere nothing changes."""
+    before = torch.backends.cudnn.enabled
+    for recurrent, cuda in ((True, True), (True, False), (False, True)):
+        with cudnn_left_out(recurrent, cuda):
+            assert torch.backends.cudnn.enabled == (before and not (recurrent and cuda))
+        assert torch.backends.cudnn.enabled == before

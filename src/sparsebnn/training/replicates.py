@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,7 @@ class Replicates:
         self.varied = self._per_replicate(per_replicate or {})
         for name in self.varied:
             del self.shared[name]
+        self.recurrent = any(isinstance(part, nn.RNNBase) for part in self.objective.modules())
         # Running statistics are learned, by each replicate for itself.
         self.statistics = _statistics(self.objective)
         for name in self.statistics & self.shared.keys():
@@ -201,9 +203,9 @@ class Replicates:
             return parts.loss, parts
 
         stacked = (state["trained"], state["frozen"], state["varied"])
-        gradients, (_, parts) = vmap(grad_and_value(loss))(
-            *stacked, batch.x, batch.y, batch.weight, beta, *noise
-        )
+        given = (*stacked, batch.x, batch.y, batch.weight, beta, *noise)
+        with cudnn_left_out(self.recurrent, batch.weight.is_cuda):
+            gradients, (_, parts) = vmap(grad_and_value(loss))(*given)
         return gradients, parts
 
     def gradients_single(
@@ -273,6 +275,16 @@ def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The submodule that holds a buffer, and the buffer's own name."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
+
+
+def cudnn_left_out(recurrent: bool, cuda: bool) -> contextlib.AbstractContextManager[None]:
+    """A scope without cuDNN for recurrent layers on CUDA.
+
+    cuDNN reads the addresses of their weights, and a stack under vmap has none.
+    """
+    if recurrent and cuda:
+        return torch.backends.cudnn.flags(enabled=False)
+    return contextlib.nullcontext()
 
 
 def _statistics(module: nn.Module) -> set[str]:
