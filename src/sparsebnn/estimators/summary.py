@@ -31,8 +31,19 @@ def _head(estimator: Any) -> list[str]:
         f"{_PAPER[plan.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
         f"{_epochs(estimator)}; temperature {plan.settings.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
-        *_priors(estimator.networks_),
+        *_predictors(estimator),
+        *_priors(estimator.posterior_networks_),
     ]
+
+
+def _predictors(estimator: Any) -> list[str]:
+    """Which networks predict, where several kinds were compared."""
+    plan = estimator.plan_
+    if plan.tempered is None:
+        return []
+    names = ("the Bayes posterior", f"networks at temperature {plan.tempered:g}", "linear networks")
+    kinds = sorted({place // plan.replicates for place in estimator._places})
+    return [f"predictions: {' and '.join(names[kind] for kind in kinds)}, chosen by rows left out"]
 
 
 def _epochs(estimator: Any) -> str:
@@ -85,9 +96,15 @@ def summary(estimator: Any, most: int | None) -> str:
         "inclusion: probability that the column reaches an output; stability: share of replicates using it",
         "effect: " + _effect_note(estimator),
         *([_WITHOUT_SIGN] if signs.any() and any(columns[j].inputs and not signs[j] for j in shown) else []),
-        "used: the column improves predictions of unseen rows, or by more than the cost of its weights",
+        "used: " + _used_note(estimator),
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
+
+
+def _used_note(estimator: Any) -> str:
+    if estimator.inclusions_are_no_posterior is None:
+        return "chosen by inclusion, at an expected false discovery rate of 0.1"
+    return "the column improves predictions of unseen rows, or by more than the cost of its weights"
 
 
 def _effect_note(estimator: Any) -> str:
