@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        hidden = "-".join(map(str, self.hidden))
+        hidden = "-".join(map(str, self.hidden)) or "none"
         return f"{hidden}, {self.weights} weights, {self.epochs} epochs, temperature {self.temperature:g}"
 
 
@@ -57,6 +57,8 @@ CHOSEN = {"wbc": _WBC, "mice": _MICE}
 CANDIDATES = {
     "wbc": (
         _WBC,
+        Candidate((), 4, 200, 1.0, 1.0, inclusion_rate=0.05),
+        Candidate((4,), 4, 600, 1.0, 1.0, inclusion_rate=0.05),
         Candidate((10,), 4, 200, 0.03, 10.0, inclusion_rate=0.05),
         Candidate((10,), 4, 200, 0.3, 1.0, inclusion_rate=0.05),
     ),
