@@ -19,7 +19,8 @@ from studies.frontier import choose, command, curve, groups
 from studies.frontier import report as frontier_report
 from studies.image_ood import command as image_ood
 from studies.image_ood import report as image_report
-from studies.runner import filled
+from studies.peers import survival
+from studies.runner import filled, read_rows
 from studies.selection import fdr_report, power_report, table3_report, truth_report
 from studies.tables import ablations, cells, densities, lbbnn_schedule
 from studies.tables import command as table_command
@@ -62,6 +63,7 @@ def shown() -> dict[str, tuple[str, str, str]]:
         "defaults": ("defaults", defaults.table(committed("defaults")["rows"]), "defaults"),
         "column_choice": ("defaults", column_choice.table(committed("column_choice")["rows"]), "columns"),
         "density_choice": ("defaults", density_choice.table(committed("density_choice")["rows"]), "density"),
+        "survival": ("survival", survival.table(read_rows(RESULTS / "survival/rows.jsonl")), "survival"),
         "image_ood": ("uncertainty", "\n".join(image_report.markdown(record)), "images"),
     }
 
