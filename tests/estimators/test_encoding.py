@@ -282,6 +282,7 @@ def test_names_of_rows_are_left_out(name, values):
         ("covid", np.arange(40)[::-1]),
         ("id", np.arange(40) + 0.5),
         ("year", np.arange(1980, 2020)),
+        ("number", 1000 - 3 * np.arange(40)),  # of survivors: Halley's life table
         ("time", np.arange(40) * 5.0),
         ("width", np.arange(40)[::-1]),
     ],

@@ -73,9 +73,17 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
         "commit": None,
         "metrics": {"average": near, "median": {key: figure(value, 0.03) for key, value in metrics.items()}},
         "baselines": [
-            {"name": "majority class" if classes else "mean", "metrics": {head: low}},
+            {
+                "name": "majority class" if classes else "mean",
+                "metrics": {head: low},
+                "difference": {head: figure(metrics[head] - low["value"])},
+            },
             {"name": "logistic regression" if classes else "ridge regression", "metrics": near},
-            {"name": "gradient boosting", "metrics": {**near, head: figure(metrics[head] + 0.01)}},
+            {
+                "name": "gradient boosting",
+                "metrics": {**near, head: figure(metrics[head] + 0.01)},
+                "difference": {key: figure(-0.01) for key in metrics if key != "ece"},
+            },
         ],
         "density": 0.083,
         "replicates": replicates,
@@ -89,27 +97,50 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
                 "effect_low": -1.5,
                 "effect_high": 1.5,
                 "stability": round(prob * replicates) / replicates,
+                "gain": prob / 10,
             }
             for place, (name, prob) in enumerate(zip(names, inclusion))
         ],
         "calibration": calibration,
+        "effects": [
+            {
+                "name": names[0],
+                "kind": "number",
+                "outputs": ["diabetic"],
+                "grid": [1.0, 2.5, 4.0],
+                "mean": [[0.2, 0.5, 0.6]],
+                "low": [[0.1, 0.4, 0.5]],
+                "high": [[0.3, 0.6, 0.7]],
+            },
+            {
+                "name": names[-1],
+                "kind": "category",
+                "outputs": ["diabetic"],
+                "grid": ["north", "south"],
+                "mean": [[0.2, 0.6]],
+                "low": [[0.1, 0.5]],
+                "high": [[0.3, 0.7]],
+            },
+        ],
+        "confusion": [[80, 20], [10, 55]] if classes else None,
+        "ranking": [
+            {
+                "name": "diabetic",
+                "share": 0.4,
+                "auc": 0.9,
+                "precision": 0.85,
+                "roc": [[0.0, 0.0], [0.2, 0.8], [1.0, 1.0]],
+                "recall": [[0.0, 1.0], [0.8, 0.8], [1.0, 0.4]],
+            }
+        ]
+        if classes
+        else None,
+        "residuals": None if classes else [[rng.gauss(100, 30), rng.gauss(100, 40), 30.0] for _ in range(60)],
         "certain": [{"row": k, **row, "values": values} for k in range(5)],
         "uncertain": [{"row": 90 + k, **unsure, "values": values} for k in range(5)],
         "network": network(
             rng, (len(names), *hidden, 2 if classes else 1), names, classes or ["diabetes"], keep
         ),
-        "what_if": [
-            {
-                "name": name,
-                "output": classes[1] if classes else "diabetes",
-                "share": classes is not None,
-                "values": [50.0, 100.0, 150.0],
-                "mean": [0.2, 0.4, 0.7],
-                "low": [0.1, 0.3, 0.5],
-                "high": [0.3, 0.5, 0.8],
-            }
-            for name in names[:3]
-        ],
         "curves": [
             {
                 "epoch": epoch,

@@ -84,7 +84,7 @@ def test_it_renders_and_can_be_read(browser, tmp_path, task, dark, width):
     path.write_text(render(example(task, keep=0.7)), encoding="utf-8")
     browser.open(path, width=width, dark=dark)
     clean(browser, path)
-    assert browser.run("document.querySelectorAll('section').length") == 7
+    assert browser.run("document.querySelectorAll('section').length") == 9
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("innerWidth") == width  # a phone widens it when something sticks out
     found = browser.run(CONTRAST)
@@ -92,6 +92,69 @@ def test_it_renders_and_can_be_read(browser, tmp_path, task, dark, width):
     assert found["poor"] == []
     paper = browser.run("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 150) == dark
+
+
+CLIPPED = """[...document.querySelectorAll('svg text')].filter((t) => {
+  const [, , width, height] = t.ownerSVGElement.getAttribute('viewBox').split(' ').map(Number);
+  const box = t.getBBox();
+  return box.x < -0.5 || box.y < -0.5 || box.x + box.width > width + 0.5 || box.y + box.height > height + 0.5;
+}).map((t) => t.textContent)"""
+HARSH = [
+    "WWWWWWWW MMMMMMMM a very long name of a column indeed",
+    "x" * 90,
+    "温度の測定値が非常に長い列の名前です",
+    "i" * 60,
+]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_no_label_is_clipped_and_no_number_has_an_exponent(browser, tmp_path, task, width):
+    record = example(task, names=HARSH, keep=0.9, hidden=(30, 20))
+    record["network"]["output_names"] = ["WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW", "y"]
+    record["inputs"][0].update(effect=-2.19e-6, effect_low=-3e-9, effect_high=4e-12, gain=1e-7)
+    record["metrics"]["average"] |= {"rmse": {"value": 2.5e9, "low": 1e-9, "high": 3.5e11}}
+    record["effects"][0] |= {"grid": [-1.5e8, 3e-7, 2.5e8], "name": HARSH[0]}
+    if task == "regression":
+        record["residuals"] = [[1e9 * k, 1.1e9 * k, 3e8] for k in range(1, 40)]
+        record["effects"][0] |= {
+            "mean": [[1e7, 2e7, 3e9]],
+            "low": [[9e6, 1e7, 2e9]],
+            "high": [[2e7, 3e7, 4e9]],
+        }
+    path = tmp_path / "report.html"
+    path.write_text(render(record), encoding="utf-8")
+    browser.open(path, width=width)
+    clean(browser, path)
+    assert browser.run("document.querySelectorAll('svg text').length") > 60
+    assert browser.run(CLIPPED) == []
+    assert re.findall(r"\d[eE][+−-]?\d+", browser.run("document.body.innerText")) == []
+    assert browser.run("innerWidth") == width
+    browser.run("document.querySelector('#network text').setAttribute('x', '-40')")
+    assert len(browser.run(CLIPPED)) == 1  # the check sees a label that sticks out
+
+
+def test_the_slider_shows_the_strongest_connections(browser, tmp_path):
+    record = example(names=[f"x{k}" for k in range(40)], keep=0.9, hidden=(20,))
+    path = tmp_path / "report.html"
+    path.write_text(render(record), encoding="utf-8")
+    browser.open(path)
+    shown = "document.querySelectorAll('#network .edge:not(.weak)').length"
+    total = browser.run("document.querySelectorAll('#network .edge').length")
+    assert 150 <= browser.run(shown) < total
+    slide = (
+        "(() => {{ const f = document.getElementById('network-filter'); f.value = {};"
+        "f.dispatchEvent(new Event('input')); }})()"
+    )
+    browser.run(slide.format(30))
+    assert browser.run(shown) == 30
+    assert browser.run("document.getElementById('network-count').textContent") == f"30 of {total}"
+    browser.run(slide.format(total))
+    assert browser.run(shown) == total
+    before = browser.run("document.getElementById('network').getBoundingClientRect().width")
+    browser.run("document.getElementById('network-in').click()")
+    assert browser.run("document.getElementById('network').getBoundingClientRect().width") > 1.1 * before
+    clean(browser, path)
 
 
 def test_the_contrast_check_sees_poor_text(browser, page):

@@ -46,15 +46,9 @@ class Elements(HTMLParser):
 
 
 PARTS = {
-    "how-well",
-    "how-sure",
-    "which-inputs",
-    "what-if",
-    "the-network",
-    "which-rows",
-    "training",
+    "how-well", "mistakes", "how-sure", "which-inputs", "effects", "the-network", "which-rows", "training",
     "made-from",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -127,7 +121,7 @@ def test_missing_numbers_are_dashes():
     "part",
     [
         "inputs",
-        "what_if",
+        "effects",
         "metrics",
         "calibration",
         "network",
@@ -145,8 +139,8 @@ def test_a_part_of_the_wrong_shape_is_named(part):
 
 def test_a_curve_with_a_gap_is_refused():
     record = example()
-    record["what_if"][0]["low"][1] = None
-    with pytest.raises(ValueError, match=r"The 'what_if' of record\.json must be"):
+    record["effects"][0]["low"][0][1] = None
+    with pytest.raises(ValueError, match=r"The 'effects' of record\.json must be"):
         render(record)
 
 
@@ -202,9 +196,40 @@ def test_sentences_have_the_numbers_of_the_record():
     ("value", "verdicts"),
     [(0.5, ["worse", "worse"]), (0.86, ["different", "better"]), (0.99, ["better"] * 2)],
 )
-def test_models_differ_only_if_their_intervals_are_apart(value, verdicts):
+def test_models_without_differences_differ_only_if_their_intervals_are_apart(value, verdicts):
     own = {"average": {"accuracy": {"value": value, "low": value - 0.02, "high": value + 0.02}}}
-    assert re.findall(r"clearly (\w+)", sentences(metrics=own)[0]) == verdicts
+    others = [{**each, "difference": None} for each in example()["baselines"]]
+    assert re.findall(r"clearly (\w+)", sentences(metrics=own, baselines=others)[0]) == verdicts
+
+
+def test_differences_on_the_same_rows_decide():
+    """R² of 0.70 and 0.88 with intervals that overlap: the difference has an interval without 0."""
+    own = {"average": {"r2": {"value": 0.7, "low": 0.5, "high": 0.85}}}
+    other = {"name": "boosting", "metrics": {"r2": {"value": 0.88, "low": 0.8, "high": 0.93}}}
+    assert "not clearly different" in sentences("regression", metrics=own, baselines=[other])[0]
+    other["difference"] = {"r2": {"value": -0.18, "low": -0.3, "high": -0.05}}
+    assert "clearly worse than boosting" in sentences("regression", metrics=own, baselines=[other])[0]
+    page = render({**example("regression"), "metrics": own, "baselines": [other]})
+    assert '"tag">worse<' in page
+
+
+def test_best_needs_a_rival_and_an_achievement():
+    """No mark for a measure of our model alone, or for the calibration of a constant prediction."""
+    alone = {"average": {"nll": {"value": 5.0, "low": 4.0, "high": 6.0}}}
+    assert 'class="tag">best<' not in render({**example("regression"), "metrics": alone, "baselines": []})
+    figures = [{"ece": {"value": value, "low": 0.0, "high": 0.1}} for value in (0.03, 0.0)]
+    base = [{"name": "majority", "metrics": figures[1]}]
+    page = render({**example(), "metrics": {"average": figures[0]}, "baselines": base})
+    assert 'class="tag">best<' not in page
+
+
+@pytest.mark.parametrize("posterior", [True, False])
+def test_inclusion_comes_first_only_if_it_is_a_posterior_probability(posterior):
+    page = render({**example(), "posterior": posterior})
+    heads = [head for head in re.findall(r'<th scope="col"[^>]*><bdi>(.*?)</bdi>', page)]
+    place = heads.index("Gain")
+    assert (heads[place - 1] == "Inclusion") is posterior
+    assert ("tempered" in page) is not posterior
 
 
 @pytest.mark.parametrize(
@@ -220,8 +245,14 @@ def test_how_many_inputs(kept, count):
     assert count in sentences(inputs=inputs)[1]
 
 
-def test_equally_certain_inputs_are_ranked_by_effect():
-    inputs = [{**each, "inclusion": 0.99999} for each in example()["inputs"]]
+def test_inputs_are_ranked_by_gain_and_without_one_by_inclusion_and_effect():
+    inputs = [
+        {**each, "gain": gain}
+        for each, gain in zip(example()["inputs"], [0.1, 0.5, -0.2, 0.0, 0.3, 0.2, 0.4])
+    ]
+    gains = [each.gain for each in words.ranked(parse({**example(), "inputs": inputs}).inputs)]
+    assert gains == sorted(gains, reverse=True)
+    inputs = [{**each, "inclusion": 0.99999, "gain": None} for each in example()["inputs"]]
     effects = [abs(each.effect) for each in words.ranked(parse({**example(), "inputs": inputs}).inputs)]
     assert effects == sorted(effects, reverse=True)
 
@@ -260,7 +291,7 @@ def test_drawn_edges_are_those_on_paths():
     picture = drawing.draw(record)
     assert {line.edge for line in picture.lines} == on_paths
     for unit in picture.units:
-        if unit.kind == "input":
+        if unit.kind == "input" and not unit.absent:
             own = [path for path in paths if path[0].source == unit.index]
             ends = {path[-1].target for path in own}
             assert f": {len(own)} path" in unit.note
@@ -280,3 +311,31 @@ def test_of_many_inputs_the_strongest_are_drawn():
     picture = drawing.draw(parse(example(names=[f"x{k}" for k in range(200)], hidden=(6,), keep=0.8)))
     assert (picture.inputs_shown, picture.inputs) == (60, 200)
     assert picture.inputs_active > 150
+
+
+def test_columns_in_use_are_always_drawn():
+    """Also those that the replicate drawn does not reach, and those whose paths are weak."""
+    record = example(names=[f"x{k}" for k in range(120)], hidden=(20,), keep=0.6)
+    for each in record["inputs"]:
+        each["selected"] = each["name"] in ("x3", "x77", "x119")
+    record["network"]["edges"] = [e for e in record["network"]["edges"] if e[0] or e[1] != 77]
+    for edge in record["network"]["edges"]:
+        edge[4] = 1e-3 if edge[0] == 0 and edge[1] == 3 else edge[4]
+    picture = drawing.draw(parse(record))
+    units = {unit.label: unit for unit in picture.units if unit.kind == "input"}
+    assert {"x3", "x77", "x119"} <= set(units)
+    assert (units["x77"].absent, units["x3"].absent) == (True, False)
+    visible = {line.edge.source for line in picture.lines if line.edge.layer == 0 and not line.weak}
+    assert {3, 119} <= visible
+
+
+def test_visible_lines_form_whole_paths():
+    """For every number of lines, each lies on a path of visible lines."""
+    picture = drawing.draw(parse(example(names=[f"x{k}" for k in range(50)], hidden=(12, 9), keep=0.7)))
+    assert sum(not line.weak for line in picture.lines) < len(picture.lines)
+    strengths = drawing.strengths(
+        [line.edge for line in picture.lines], {line.edge: abs(line.edge.weight) for line in picture.lines}
+    )
+    for least in sorted(strengths.values())[:: len(strengths) // 7]:
+        kept = [edge for edge, strength in strengths.items() if strength >= least]
+        assert set(drawing.active(kept, 3)) == set(kept)

@@ -243,7 +243,9 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return run, 1.0 if self._continued is None else self._continued.effort
         allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
-        return run, budget.effort(pace)
+        effort = budget.effort(pace)
+        self.notes_ += early_stopping.less_effort(effort, budget.seconds)
+        return run, effort
 
     def _plan(self, rows: int) -> Plan:
         plan = planned(self.get_params(), rows, self._task, type(self).__name__)

@@ -31,6 +31,7 @@ __all__ = [
     "StopTraining",
     "TimeBudget",
     "cut_short",
+    "less_effort",
     "over_time",
     "short_of_time",
 ]
@@ -216,6 +217,16 @@ def short_of_time(plan: Plan, epochs: int, rows: int, seconds: float, needed: fl
         )
         warnings.warn(note, UserWarning, stacklevel=_CALLER_OF_FIT + 1)
     return [note]
+
+
+def less_effort(effort: float, seconds: float) -> list[str]:
+    """A note on the work after training that a time budget reduced."""
+    if effort >= 1.0:
+        return []
+    return [
+        f"The time budget of {seconds:g} s left {effort:.0%} of the work after training: columns are tested "
+        "with fewer shuffles, effects and calibration use fewer rows."
+    ]
 
 
 def over_time(seconds: float, taken: float) -> list[str]:

@@ -47,9 +47,8 @@ _MOST_NAMED = 10  # columns that a warning names
 _CALLER_OF_FIT = 4  # stack level of the line that called ``fit``
 KINDS = ("number", "category", "drop", "id")  # how a column may be read; "id" is left out, and names the row
 _ROW_NAMES = re.compile(
-    r"(?i:(unnamed: ?\d+|column 1|\.\.\.1)?|(row|obs)?[ _.]?(index|idx|id|uid|uuid|guid|names?"
-    r"|number|num|nr|no)?"
-    r"|.*[ _.]id)|.*[a-z]I[Dd]"
+    r"(?i:(unnamed: ?\d+|column 1|\.\.\.1)?|(row|obs)?[ _.]?(index|idx|id|uid|uuid|guid|names?)?"
+    r"|(row|obs)[ _.]?(number|num|nr|no)|.*[ _.]id)|.*[a-z]I[Dd]"
 )
 _ARRAY_NAME = re.compile(r"x\d+")
 _NUMBERS_ROWS = "it has another value in each row and the name of an identifier"

@@ -10,6 +10,7 @@ import numpy as np
 from sparsebnn.checks import printable
 from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.explanation import signed
+from sparsebnn.io.formatting import aligned
 from sparsebnn.nn.networks import prior_values
 
 __all__ = ["summary"]
@@ -69,42 +70,82 @@ def _priors(networks: Sequence[Any]) -> list[str]:
 
 
 def summary(estimator: Any, most: int | None) -> str:
-    """The head, then one line per column: inclusion, effect with its interval, stability."""
-    columns = estimator._encoder.columns
-    effects, signs = estimator.effects_, signed(estimator)
-    order = np.argsort(-np.abs(effects.value), kind="stable")
-    order = order[np.argsort(-estimator.inclusion_[order].round(3), kind="stable")]
+    """The head, then one line per column, by gain: gain, use, effect with its interval, stability, inclusion.
+
+    Inclusion comes first if it is a posterior probability, see
+    ``inclusions_are_no_posterior``.
+    """
+    columns, signs = estimator._encoder.columns, signed(estimator)
+    posterior = estimator.inclusions_are_no_posterior is None
+    kept = [column.kind != "dropped" for column in columns]
+    order = sorted(range(len(columns)), key=lambda j: (not kept[j], -estimator.gain_[j], j))
     shown = order if most is None else order[:most]
     names = [printable(column.name) for column in columns]
-    width = max(6, *(min(30, len(names[j])) for j in shown))
-    lines = [f"{'column':<{width}}  inclusion  stability     effect  95% interval        used"]
+    names = [name if len(name) <= 30 else name[:29] + "…" for name in names]
+    cells = _cells(estimator, [j for j in shown if kept[j]], posterior)
+    header = ["column", *_titles(posterior)]
+    widths = [max(6, *(len(names[j]) for j in shown))]
+    widths += [max(len(title), *(len(row[i]) for row in cells.values()), 0) if cells else len(title)
+               for i, title in enumerate(header[1:])]  # fmt: skip
+    lines = [_line(header, widths)]
     for j in shown:
-        name = names[j] if len(names[j]) <= 30 else names[j][:29] + "…"
-        if columns[j].kind == "dropped":
-            lines.append(f"{name:<{width}}  left out: {printable(columns[j].note)}")
-            continue
-        sign = "+" if signs[j] else ""
-        ends = f"{effects.low[j]:{sign}.3g} to {effects.high[j]:{sign}.3g}"
-        used = "yes" if estimator.used_[j] else ""
-        effect = f"{effects.value[j]:{sign}9.3g}"
-        numbers = f"{estimator.inclusion_[j]:9.3f}  {estimator.stability_[j]:9.2f}  {effect}"
-        lines.append(f"{name:<{width}}  {numbers}  {ends:<18}  {used}".rstrip())
+        if kept[j]:
+            lines.append(_line([names[j], *cells[j]], widths))
+        else:
+            lines.append(f"{names[j]:<{widths[0]}}  left out: {printable(columns[j].note)}")
     if len(shown) < len(columns):
         lines.append(f"… and {len(columns) - len(shown)} more columns (summary(most=None) lists all)")
     rule = "─" * max(map(len, lines))
+    unsigned = signs.any() and any(kept[j] and not signs[j] for j in shown)
     notes = [
-        "inclusion: probability that the column reaches an output; stability: share of replicates using it",
+        "gain: how much the log-loss rises if the column is shuffled, in thousandths of a nat per row",
+        _USED_BY_INCLUSION if posterior else _USED_BY_GAIN,
         "effect: " + _effect_note(estimator),
-        *([_WITHOUT_SIGN] if signs.any() and any(columns[j].inputs and not signs[j] for j in shown) else []),
-        "used: " + _used_note(estimator),
+        *([_WITHOUT_SIGN] if unsigned else []),
+        "stability: share of replicates whose sparse network uses the column",
+        _POSTERIOR if posterior else _TEMPERED,
     ]
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
 
 
-def _used_note(estimator: Any) -> str:
-    if estimator.inclusions_are_no_posterior is None:
-        return "chosen by inclusion, at an expected false discovery rate of 0.1"
-    return "the column improves predictions of unseen rows, or by more than the cost of its weights"
+_USED_BY_INCLUSION = "used: chosen by inclusion, at an expected false discovery rate of 0.1"
+_USED_BY_GAIN = (
+    "used: the column improves predictions of unseen rows, or by more than the cost of its weights"
+)
+_POSTERIOR = "inclusion: posterior probability that the column reaches an output"
+_TEMPERED = "inclusion: not a posterior probability here: judge columns by their gain"
+
+
+def _titles(posterior: bool) -> list[str]:
+    titles = ["gain", "used", "effect", "low 2.5%", "high 97.5%", "stability", "inclusion"]
+    return [titles[-1], *titles[:-1]] if posterior else titles
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = (
+        f"{cell:<{w}}" if i == 0 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(cells, widths))
+    )
+    return "  ".join([first, *rest]).rstrip()
+
+
+def _cells(estimator: Any, shown: Sequence[int], posterior: bool) -> dict[int, list[str]]:
+    """The numbers of each column as text, with the same decimals down each column of the table."""
+    effects, signs = estimator.effects_, signed(estimator)
+    every = [
+        value for part in (effects.value, effects.low, effects.high) for value in part[list(shown)].tolist()
+    ]
+    texts = aligned(every)
+    count = len(shown)
+    gains = aligned([1000.0 * float(estimator.gain_[j]) for j in shown])
+    found = {}
+    for i, j in enumerate(shown):
+        ends = [texts[i + k * count] for k in range(3)]
+        if signs[j]:
+            ends = [text if text.startswith("-") or not text.strip("0.") else f"+{text}" for text in ends]
+        row = [gains[i], "yes" if estimator.used_[j] else "", *ends, f"{estimator.stability_[j]:.2f}"]
+        inclusion = f"{estimator.inclusion_[j]:.3f}"
+        found[j] = [inclusion, *row] if posterior else [*row, inclusion]
+    return found
 
 
 def _effect_note(estimator: Any) -> str:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_number, check_seed, check_tensor, invalid
 from sparsebnn.inference.sampling import draw_outputs
+from sparsebnn.io.formatting import aligned
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.likelihoods.base import ClassLikelihood
 from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
@@ -75,17 +76,24 @@ class Explanation:
     def table(self, row: int = 0, output: int = -1, most: int = 10) -> str:
         """One row's contributions as text, the largest first."""
         values = self.contributions[row, :, output]
-        width = max(9, *(len(name) for name in self.names))
-        lines = [f"{'column':<{width}}  contribution  {self.level:.0%} interval"]
         order = np.argsort(-np.abs(values))
-        for j in order[:most]:
-            ends = f"{self.low[row, j, output]:+.3f} to {self.high[row, j, output]:+.3f}"
-            lines.append(f"{self.names[j]:<{width}}  {values[j]:+12.3f}  {ends}")
+        first, rest = order[:most], values[order[most:]].sum()
+        base = self.base[row, output]
+        ends = [self.low[row, first, output], self.high[row, first, output]]
+        numbers = [*values[first], rest, base, base + values.sum(), *ends[0], *ends[1]]
+        shown = aligned([float(value) for value in numbers], sign=True, digits=4)
+        size, count = max(12, *map(len, shown)), len(first)
+        names = [self.names[j] for j in first]
+        others, total = f"{len(order) - most} others", f"sum: {self.outputs[output]}"
+        width = max(9, len(total), *map(len, names))
+        lines = [f"{'column':<{width}}  {'contribution':>{size}}  {self.level:.0%} interval"]
+        for i, name in enumerate(names):
+            low, high = shown[count + 3 + i], shown[2 * count + 3 + i]
+            lines.append(f"{name:<{width}}  {shown[i]:>{size}}  {low} to {high}")
         if len(order) > most:
-            lines.append(f"{f'{len(order) - most} others':<{width}}  {values[order[most:]].sum():+12.3f}")
-        total = self.base[row, output] + values.sum()
-        lines.append(f"{'base':<{width}}  {self.base[row, output]:+12.3f}")
-        return "\n".join([*lines, f"{'sum: ' + self.outputs[output]:<{width}}  {total:+12.3f}"])
+            lines.append(f"{others:<{width}}  {shown[count]:>{size}}")
+        lines.append(f"{'base':<{width}}  {shown[count + 1]:>{size}}")
+        return "\n".join([*lines, f"{total:<{width}}  {shown[count + 2]:>{size}}"])
 
     def summary(self, most: int = 10) -> str:
         """All rows as text: importance and certainty of inputs, the most important first."""

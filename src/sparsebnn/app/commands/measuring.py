@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,14 @@ import torch
 from sparsebnn import metrics
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.charts import wilson
+from sparsebnn.estimators import Encoder, Table
+from sparsebnn.estimators.columns import Column, labels, to_floats
+from sparsebnn.estimators.target_codes import places
 
-__all__ = ["baselines", "calibration", "class_measures", "real_measures", "with_intervals"]
+__all__ = ["baselines", "calibration", "class_measures", "differences", "real_measures", "with_intervals"]
 
 _RESAMPLES = 300
+_MOST_TREE_LEVELS = 254  # of scikit-learn's boosted trees
 Measures = dict[str, dict[str, float]]
 
 
@@ -79,36 +83,119 @@ def calibration(probs: np.ndarray, codes: np.ndarray, bins: int = 10) -> dict[st
     }
 
 
-def baselines(problem: Problem, x: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    """Majority or mean, logistic or ridge regression, and gradient boosting on the same encoded rows."""
+def differences(task: str, ours: np.ndarray, theirs: np.ndarray, y: np.ndarray, seed: int) -> Measures:
+    """Our measures minus those of another model, with 95% bootstrap intervals over pairs on the same rows.
+
+    ``ours`` and ``theirs`` are class probabilities, with ``y`` class numbers, or means. Rows that are hard
+    for both models do not widen the interval, as they do those of each model.
+    """
+    if task == "classification":
+        rows, truth = np.arange(len(y)), np.eye(ours.shape[1])[y]
+
+        def each(probs: np.ndarray) -> dict[str, np.ndarray]:
+            tiny = np.finfo(np.float64).tiny
+            return {
+                "accuracy": (probs.argmax(1) == y).astype(np.float64),
+                "nll": -np.log(np.maximum(probs[rows, y], tiny)),
+                "brier": ((probs - truth) ** 2).sum(1),
+            }
+
+        one, other = each(ours), each(theirs)
+
+        def difference(name: str) -> Callable[[np.ndarray], float]:
+            gap = one[name] - other[name]
+            return lambda sample: float(gap[sample].mean())
+
+        return with_intervals({name: difference(name) for name in one}, len(y), seed)
+    squares = [(y - ours) ** 2, (y - theirs) ** 2]
+
+    def r2(sample: np.ndarray) -> float:
+        total = float(((y[sample] - y[sample].mean()) ** 2).sum())
+        return float((squares[1] - squares[0])[sample].sum()) / total if total > 0.0 else 0.0
+
+    def rmse(sample: np.ndarray) -> float:
+        first, second = (float(np.sqrt(square[sample].mean())) for square in squares)
+        return first - second
+
+    return with_intervals({"r2": r2, "rmse": rmse}, len(y), seed)
+
+
+def _for_trees(columns: Sequence[Column], table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Columns as boosted trees take them: numbers with gaps, and categories by number; which are
+    categories.
+    """
+    parts: list[np.ndarray] = []
+    categories: list[bool] = []
+    for column, values in zip(columns, table.values):
+        if column.kind == "category":
+            known = (*column.levels, *([] if column.reference is None else [column.reference]))
+            place = places(labels(values), known[:_MOST_TREE_LEVELS]).astype(np.float64)
+            parts.append(np.where(place < 0, np.nan, place))
+            categories.append(True)
+        elif column.kind != "dropped":
+            parts.append(to_floats(values, column.kind, column.form, column.name))
+            categories.append(False)
+    if not parts:
+        return np.zeros((len(table), 1)), np.zeros(1, dtype=bool)
+    return np.stack(parts, axis=1), np.array(categories)
+
+
+def _for_lines(columns: Sequence[Column], table: Table, training: np.ndarray) -> Any:
+    """Columns as linear models take them: standardized, one input for each level, also of many levels."""
+    from scipy.sparse import csr_matrix, hstack
+    from sklearn.preprocessing import OneHotEncoder
+
+    plain = Encoder(tuple(c if not c.codes else Column(c.name, "dropped") for c in columns)).transform(table)
+    coded = [labels(values) for c, values in zip(columns, table.values) if c.codes]
+    if not coded:
+        return plain
+    cells = np.array([["" if cell is None else cell for cell in column] for column in coded], dtype=object).T
+    encoder = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=2).fit(cells[training])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # levels that only the held-out rows have
+        return hstack([csr_matrix(plain), encoder.transform(cells)]).tocsr()
+
+
+def baselines(
+    problem: Problem, columns: Sequence[Column], ours: np.ndarray, seed: int
+) -> list[dict[str, Any]]:
+    """Majority or mean, logistic or ridge regression, and gradient boosting, each with the encoding it likes.
+
+    ``ours`` are the probabilities or means that our model predicts for the held-out rows.
+    """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import LogisticRegression, RidgeCV
 
     y, training, test = problem.y, problem.training, problem.test
+    table = Table.of(problem.inputs)
+    trees, categories = _for_trees(columns, table)
+    lines = _for_lines(columns, table, training)
+    options: dict[str, Any] = {"categorical_features": categories, "random_state": seed}
     classify = problem.task == "classification"
-    models: dict[str, Any] = (
+    models: dict[str, tuple[Any, Any]] = (
         {
-            "majority": DummyClassifier(strategy="prior"),
-            "logistic regression": LogisticRegression(max_iter=1000),
-            "gradient boosting": HistGradientBoostingClassifier(random_state=seed),
+            "majority": (DummyClassifier(strategy="prior"), trees),
+            "logistic regression": (LogisticRegression(max_iter=1000), lines),
+            "gradient boosting": (HistGradientBoostingClassifier(**options), trees),
         }
         if classify
         else {
-            "mean": DummyRegressor(),
-            "ridge regression": Ridge(),
-            "gradient boosting": HistGradientBoostingRegressor(random_state=seed),
+            "mean": (DummyRegressor(), trees),
+            "ridge regression": (RidgeCV(np.logspace(-2, 4, 13)), lines),
+            "gradient boosting": (HistGradientBoostingRegressor(**options), trees),
         }
     )
     found = []
-    for name, model in models.items():
+    for name, (model, x) in models.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # no convergence warnings for baselines
             model.fit(x[training], y[training])
-        if classify:
-            codes = np.searchsorted(model.classes_, y[test])
-            measures = class_measures(model.predict_proba(x[test]).astype(np.float64), codes, seed)
-        else:
-            measures = real_measures(model.predict(x[test]), None, y[test], seed)
-        found.append({"name": name, "metrics": measures})
+        truth = np.searchsorted(model.classes_, y[test]) if classify else y[test]
+        theirs = model.predict_proba(x[test]).astype(np.float64) if classify else model.predict(x[test])
+        measures = (
+            class_measures(theirs, truth, seed) if classify else real_measures(theirs, None, truth, seed)
+        )
+        gaps = differences(problem.task, ours, theirs, truth, seed)
+        found.append({"name": name, "metrics": measures, "difference": gaps})
     return found

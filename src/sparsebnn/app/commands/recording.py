@@ -7,21 +7,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsebnn.app.commands import measuring, survival
+from sparsebnn.app.commands import describing, measuring, survival
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
-from sparsebnn.estimators.columns import absent, to_floats
-from sparsebnn.estimators.encoding import Table
-from sparsebnn.estimators.ensemble import linear_layers
+from sparsebnn.estimators.columns import absent
+from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.inference.metrics import entropy
+from sparsebnn.io.formatting import plain
 from sparsebnn.nn.networks import InputSkip
 
 __all__ = ["network_edges", "predictions", "record"]
 
 _MOST_EDGES = 3000
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
-_CURVES, _CURVE_POINTS = 3, 15
 
 
 def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]:
@@ -30,7 +29,10 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
     test = problem.inputs[problem.test]
     times = problem.task == "survival"
     found = survival.measured(model, problem, seed) if times else _measured(model, problem, test, seed)
-    everything = model._encoder.transform(Table.of(problem.inputs))
+    others = []
+    if not times:
+        ours = model.predict_proba(test) if problem.task == "classification" else model.predict(test)
+        others = measuring.baselines(problem, model._encoder.columns, ours, seed)
     return {
         "format_version": 1,
         "task": problem.task,
@@ -46,13 +48,14 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "notes": list(problem.notes),
         "settings": model.plan_.record(),
         "seconds": model.seconds_,
-        "baselines": [] if times else measuring.baselines(problem, everything, seed),
+        "baselines": others,
         "density": model.density_,
+        "posterior": describing.is_posterior(model),
+        "effects": [] if times else describing.effect_curves(model, problem),
         "replicates": len(model.networks_),
         "inputs": _inputs(model),
-        "network": network_edges(model),
+        "network": network_edges(model, problem.target),
         "curves": _curves(model),
-        "what_if": [] if times else _what_if(model, test),
         **found,
     }
 
@@ -68,6 +71,7 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
             codes = np.searchsorted(model.classes_, y)
             measures[kind] = measuring.class_measures(probs, codes, seed)
             found["calibration"] = measuring.calibration(probs, codes)
+            found |= describing.curves_of_classes(probs, codes, model.classes_)
             spread = entropy(torch.from_numpy(probs)).numpy()
             predicted = model.classes_[probs.argmax(1)]
             details = [
@@ -84,11 +88,12 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
             mean, std = model.predict(test, return_std=True, model=kind)
             measures[kind] = measuring.real_measures(mean, std, y, seed)
             found["calibration"] = _coverage(model, test, y)
+            found["residuals"] = describing.residuals(mean, std, y)
             spread = std
             details = [
                 {
-                    "truth": f"{t:.6g}",
-                    "prediction": f"{m:.6g}",
+                    "truth": plain(float(t), 6),
+                    "prediction": plain(float(m), 6),
                     "probability": None,
                     "std": float(s),
                     "entropy": None,
@@ -135,15 +140,22 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
             "effect_low": float(effects.low[j]),
             "effect_high": float(effects.high[j]),
             "stability": float(model.stability_[j]),
+            "gain": float(model.gain_[j]),
         }
         for j, column in enumerate(model._encoder.columns)
+        if column.kind != "dropped"
     ]
 
 
 @torch.no_grad()
-def network_edges(model: Any) -> dict[str, Any]:
-    """The median probability model of the first replicate: the weights on paths from inputs to outputs."""
-    network = model.posterior_networks_[0]
+def network_edges(model: Any, named: str = "target") -> dict[str, Any]:
+    """The median probability model of one replicate: the weights on paths from inputs to outputs.
+
+    Of all replicates, the one that reaches most of the columns in use.
+    """
+    column_of, count = model._encoder.column_of, len(model._encoder.columns)
+    reached = Ensemble(model.posterior_networks_, model._likelihoods).median_columns(column_of, count)
+    network = model.posterior_networks_[int((reached & model.used_).sum(1).argmax())]
     layers = linear_layers(network)
     skips = isinstance(network, InputSkip)
     kept, inputs = set(), layers[0].in_features
@@ -162,42 +174,20 @@ def network_edges(model: Any) -> dict[str, Any]:
     return {
         "layers": [inputs, *(n.out_features + inputs * skips for n in layers[:-1]), layers[-1].out_features],
         "input_names": (model._encoder.input_names or ["(nothing)"]),
-        "output_names": _output_names(model, layers[-1].out_features),
+        "input_columns": [model._encoder.columns[j].name for j in column_of],
+        "output_names": _output_names(model, layers[-1].out_features, named),
         "edges": sorted(strongest),
         "of": len(edges),
     }
 
 
-def _output_names(model: Any, count: int) -> list[str]:
+def _output_names(model: Any, count: int, target: str) -> list[str]:
     if hasattr(model, "classes_"):
         classes = [str(c) for c in model.classes_]
         return [classes[1]] if count == 1 else classes
     if hasattr(model, "predict_survival_function"):
         return list(model._output_names())
-    return ["target", "noise"][:count] if count <= 2 else [f"output {i + 1}" for i in range(count)]
-
-
-def _what_if(model: Any, test: Any) -> list[dict[str, Any]]:
-    """Predictions along the numbers that gain most, averaged over at most 50 unseen rows."""
-    rows = test[:50]
-    names = [column.name for column in model._encoder.columns]
-    found: list[dict[str, Any]] = []
-    for j in np.argsort(-model.gain_, kind="stable"):
-        kind = model._encoder.columns[j].kind
-        if len(found) == _CURVES or kind != "number" or not model.used_[j]:
-            continue
-        values = to_floats(Table.of(rows).values[j], kind, "", names[j])
-        low, high = np.nanmin(values), np.nanmax(values)
-        if not low < high:
-            continue
-        grid = np.linspace(low, high, _CURVE_POINTS)
-        curve = model.what_if(rows, names[j], grid=grid, n_draws=50)
-        # The last class of two, the most frequent one of several.
-        output = len(curve.outputs) - 1 if len(curve.outputs) <= 2 else int(curve.mean.mean(0).argmax())
-        numbers = {key: getattr(curve, key)[:, output].tolist() for key in ("mean", "low", "high")}
-        what = {"name": names[j], "output": curve.outputs[output], "share": hasattr(model, "classes_")}
-        found.append({**what, "values": grid.tolist(), **numbers})
-    return found
+    return [target, "noise"][:count] if count <= 2 else [f"output {i + 1}" for i in range(count)]
 
 
 def _curves(model: Any) -> list[dict[str, Any]]:

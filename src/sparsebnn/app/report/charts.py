@@ -86,7 +86,7 @@ class Plot:
     frame: tuple[float, float, float, float]
     x_ticks: Sequence[tuple[float, str, str]]
     y_ticks: Sequence[tuple[float, str]]
-    bands: Sequence[str] = ()
+    bands: Sequence[tuple[str, str]] = ()
     lines: Sequence[tuple[str, str]] = ()
     dots: Sequence[Dot] = ()
     bars: Sequence[tuple[float, float, float, float]] = ()
@@ -103,7 +103,7 @@ def plot(
     remark: str = "",
     description: str = "",
     lines: Sequence[tuple[str, Points]] = (),
-    bands: Sequence[tuple[Points, Points]] = (),
+    bands: Sequence[tuple[str, Points, Points]] = (),
     dots: Sequence[Dot] = (),
     bars: Sequence[tuple[float, float, float]] = (),
     log: bool = False,
@@ -122,8 +122,8 @@ def plot(
     left = max(40.0, 14.0 + _LETTER * max((len(text) for _, text in y_labels), default=0))
     across, up = Scale(*x, left, _RIGHT), Scale(*y, _BOTTOM, _TOP, log)
     found = []
-    for lower, upper in bands:
-        found.append(_joined([(across(a), up(b)) for a, b in (*lower, *list(upper)[::-1])]))
+    for css, lower, upper in bands:
+        found.append((css, _joined([(across(a), up(b)) for a, b in (*lower, *list(upper)[::-1])])))
     placed = [
         d._replace(
             x=across(d.x),

@@ -64,7 +64,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(short=words.short)
+    environment.filters.update(fitted=words.fitted)
     return environment
 
 

@@ -26,6 +26,8 @@ __all__ = [
     "Section",
     "Table",
     "Text",
+    "legend",
+    "line_of",
 ]
 
 
@@ -138,3 +140,14 @@ class Drawing:
 
     drawing: Any
     macro: ClassVar[str] = "drawing_part"
+
+
+def line_of(place: int, single: bool) -> str:
+    """The style of the line of an output: bold alone, otherwise one color for each."""
+    return "bold" if single else f"class class-{min(place, 5) + 1}"
+
+
+def legend(names: Sequence[str]) -> list[Legend]:
+    """The colors of several outputs; nothing for one."""
+    entries = [(f"class-{min(place, 5) + 1}", name) for place, name in enumerate(names)]
+    return [Legend(entries)] if len(names) > 1 else []

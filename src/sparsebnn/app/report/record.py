@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from sparsebnn.checks import check_choice, invalid
+from sparsebnn.io.formatting import plain as in_words
 
 __all__ = ["Edge", "Figure", "Record", "parse", "read"]
 
@@ -50,7 +51,7 @@ def _text(value: Any) -> str:
     elif value is None:
         plain = "–"
     else:
-        plain = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        plain = in_words(value, 6) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
     return _UNPRINTABLE.sub("\ufffd", plain)
 
 
@@ -77,6 +78,12 @@ def _numbers(value: Any) -> list[float | None]:
     return [_number(each) for each in value] if isinstance(value, list) else [_number(value)]
 
 
+def _same(value: Any) -> Any:
+    """A number if it is one, otherwise text."""
+    number = _number(value)
+    return _text(value) if number is None else number
+
+
 _ROWS = [
     {
         "row": _text, "truth": _text, "prediction": _text, "probability": _number, "std": _number,
@@ -93,18 +100,35 @@ _SCHEMA = {
         "columns": [{"name": _text, "kind": _text, "note": _text}],
     },
     "metrics": {"average": _METRICS, "median": _METRICS},
-    "baselines": [{"name": _text, "metrics": _METRICS}],
+    "baselines": [{"name": _text, "metrics": _METRICS, "difference": _METRICS}],
+    "posterior": lambda value: value is True,
     "inputs": [
         {
             "name": _text, "inclusion": _number, "selected": lambda value: value is True, "direction": _text,
             "effect": _number, "effect_low": _number, "effect_high": _number, "stability": _number,
+            "gain": _number,
         }
     ],
+    "effects": [
+        {
+            "name": _text, "kind": _text, "outputs": [_text], "grid": [_same], "mean": [_numbers],
+            "low": [_numbers], "high": [_numbers],
+        }
+    ],
+    "confusion": [_numbers],
+    "ranking": [
+        {
+            "name": _text, "share": _number, "auc": _number, "precision": _number, "roc": [_numbers],
+            "recall": [_numbers],
+        }
+    ],
+    "residuals": [_numbers],
     "calibration": {...: [_number]},
     "certain": _ROWS,
     "uncertain": _ROWS,
     "network": {
-        "layers": [_count], "input_names": [_text], "output_names": [_text], "edges": [_numbers],
+        "layers": [_count], "input_names": [_text], "input_columns": [_text], "output_names": [_text],
+        "edges": [_numbers],
         "of": _count,
     },
     "curves": [{...: _numbers}],
@@ -116,12 +140,6 @@ _SCHEMA = {
             }
         ]
     },
-    "what_if": [
-        {
-            "name": _text, "output": _text, "share": lambda value: value is True, "values": [_number],
-            "mean": [_number], "low": [_number], "high": [_number],
-        }
-    ],
     "settings": {...: _text},
     "versions": {...: _text},
 }  # fmt: skip
@@ -174,13 +192,11 @@ def parse(content: Mapping[str, Any]) -> Record:
         curves = [group.times, group.observed, group.low, group.high, group.predicted]
         if len({len(each) for each in curves}) > 1 or any(None in each for each in curves):
             raise invalid("survival", _OWNER, "numbers for each time", f"others in {group.name!r}")
-    for curve in record.what_if:
-        numbers = [curve.values, curve.mean, curve.low, curve.high]
-        short = len({len(each) for each in numbers}) > 1 or len(curve.values) < 2
-        if short or any(None in each for each in numbers):
-            raise invalid(
-                "what_if", _OWNER, "two numbers or more for each curve", f"others in {curve.name!r}"
-            )
+    for curve in record.effects:
+        lines = [line for part in (curve.mean, curve.low, curve.high) for line in part]
+        short = {len(line) for line in lines} != {len(curve.grid)} or len(curve.grid) < 2
+        if short or any(None in line for line in lines):
+            raise invalid("effects", _OWNER, "two numbers or more for each line", f"others in {curve.name!r}")
     record.points = _points(record)
     record.network = _network(record.network)
     record.facts = _facts(record)

@@ -1,18 +1,36 @@
 """The report's text: numbers as shown, and three sentences on accuracy, inputs and calibration.
 
-Two models are called different only if their 95% intervals do not overlap.
+Two models are called different only if the 95% interval of their difference on the same rows leaves out 0.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparsebnn.app.report.record import Figure, Record
 from sparsebnn.io.formatting import decimals, plain
 
-__all__ = ["headline", "interval", "measured", "metric", "number", "percent", "ranked", "sentences", "short"]
+__all__ = [
+    "column_decimals",
+    "fitted",
+    "fixed",
+    "headline",
+    "interval",
+    "measured",
+    "metric",
+    "number",
+    "percent",
+    "ranked",
+    "sentences",
+    "short",
+    "signed",
+    "signed_interval",
+    "thousandths",
+    "verdict",
+]
 
 DIRECTIONS = {"+": ("↗", "raises"), "-": ("↘", "lowers"), "mixed": ("↕", "both ways")}
 
@@ -67,6 +85,44 @@ def measured(value: float | None) -> str:
     return f"{value:.{min(3, decimals([value]))}f}".replace("-", "−")
 
 
+def column_decimals(values: Sequence[float | None]) -> int:
+    """Decimals for a column: three digits of the largest value, up to three decimals if smaller ones need
+    them.
+
+    >>> column_decimals([1.05, 0.012]), column_decimals([54.2]), column_decimals([2e-6]), column_decimals([])
+    (3, 1, 8, 3)
+    """
+    sizes = [abs(v) for v in values if v]
+    if not sizes:
+        return 3
+    most = decimals([max(sizes)])
+    return max(most, min(3, decimals([min(sizes)], 2)))
+
+
+def fixed(value: float | None, places: int) -> str:
+    """A number with so many decimals.
+
+    >>> fixed(1.05, 3), fixed(-2e-9, 3), fixed(123456.0, 0), fixed(None, 2)
+    ('1.050', '0.000', '123,456', '–')
+    """
+    if value is None:
+        return "–"
+    if places > 9 or abs(value) >= 1e15:
+        return number(value)
+    return f"{round(value, places) + 0.0:,.{places}f}".replace("-", "−")
+
+
+def thousandths(value: float) -> str:
+    """A number times 1000, with as many decimals as help.
+
+    >>> thousandths(0.1234), thousandths(0.00021), thousandths(-2.19e-06), thousandths(1.5)
+    ('123', '0.2', '0.0', '1,500')
+    """
+    times = 1000.0 * value
+    text = f"{times:,.0f}" if abs(times) >= 10 else f"{times:.1f}"
+    return text.replace("-0.0", "0.0").replace("-", "−")
+
+
 def percent(value: float | None, fine: bool = False) -> str:
     """Percent, with one decimal near 0 and 100 or if ``fine``; values below 1 are never shown as 100%.
 
@@ -94,11 +150,28 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
-def interval(figure: Figure, as_percent: bool, fine: bool = False) -> str:
-    """``low to high``, empty if there is no interval."""
+def fitted(text: str, pixels: float, size: float = 13.0) -> str:
+    """Text cut so that it fits into a width in a sans-serif font, by a cautious estimate of each character.
+
+    >>> fitted("iiiiiiiiiiii", 60), fitted("WWWWWWWWWWWW", 60), fitted("a name", 60)
+    ('iiiiiiiiiiii', 'WWW…', 'a name')
+    """
+    total, kept = 0.0, 0
+    for place, char in enumerate(text):
+        wide = unicodedata.east_asian_width(char) in "WF"
+        em = 1.05 if wide else 0.38 if char in "iljtfrI.,;:'!|()[] " else 0.98 if char in "mwMW@%—…" else 0.66
+        total += em * size
+        if total <= pixels - size:
+            kept = place + 1
+    return text if total <= pixels else f"{text[:kept].rstrip()}…"
+
+
+def interval(figure: Figure, as_percent: bool, fine: bool = False, places: int | None = None) -> str:
+    """``low to high``, empty if there is no interval; ``places`` are the decimals of a column."""
     if figure.low is None or figure.high is None:
         return ""
-    low, high = (percent(end, fine) if as_percent else measured(end) for end in (figure.low, figure.high))
+    show = measured if places is None else lambda end: fixed(end, places)
+    low, high = (percent(end, fine) if as_percent else show(end) for end in (figure.low, figure.high))
     return f"{low} to {high}"
 
 
@@ -137,26 +210,67 @@ def _accuracy(record: Record) -> str:
 
 
 def _comparison(own: Figure, measure: Metric, baselines: Sequence[Any]) -> str:
-    """How the model compares with the best and the worst baseline."""
+    """How the model compares with the best and the worst baseline, by the differences on the same rows."""
     figures = {each.name: each.metrics.get(measure.key, Figure()) for each in baselines}
+    gaps = {each.name: each.difference.get(measure.key, Figure()) for each in baselines}
     known = sorted((f.value, name) for name, f in figures.items() if f.value is not None)
     ends = dict.fromkeys([known[-1], known[0]]) if known else {}
-    said = [f"{_verdict(own, figures[name])} {name} ({percent(value)})" for value, name in ends]
+    said = []
+    for value, name in ends:
+        found = verdict(gaps[name], measure.higher_is_better) or _apart(own, figures[name])
+        said.append(f"{_VERDICTS[found]} {name} ({percent(value)})")
     return f": {' and '.join(said)}" if said else ""
 
 
-def _verdict(own: Figure, other: Figure) -> str:
+_VERDICTS = {
+    "better": "clearly better than",
+    "worse": "clearly worse than",
+    "open": "not clearly different from",
+    "": "compared with",
+}
+
+
+def verdict(gap: Figure, higher_is_better: bool) -> str:
+    """``better``, ``worse`` or ``open`` by the interval of a difference on the same rows; empty without one.
+
+    >>> [verdict(Figure(0.02, low, 0.05), True) for low in (0.01, -0.01, None)]
+    ['better', 'open', '']
     """
-    >>> _verdict(Figure(0.9, 0.88, 0.92), Figure(0.8, 0.78, 0.82))
-    'clearly better than'
-    >>> _verdict(Figure(0.9, 0.8, 0.95), Figure(0.92, 0.85, 0.97))
-    'not clearly different from'
+    if gap.low is None or gap.high is None:
+        return ""
+    if gap.low <= 0.0 <= gap.high:
+        return "open"
+    return "better" if (gap.low > 0.0) == higher_is_better else "worse"
+
+
+def _apart(own: Figure, other: Figure) -> str:
+    """The same for a record without paired differences, by whether the intervals of the two models
+    overlap.
     """
     if own.low is None or own.high is None or other.low is None or other.high is None:
-        return "compared with"
+        return ""
     if own.low > other.high:
-        return "clearly better than"
-    return "clearly worse than" if own.high < other.low else "not clearly different from"
+        return "better"
+    return "worse" if own.high < other.low else "open"
+
+
+def signed(value: float | None, as_percent: bool, places: int = 3) -> str:
+    """A difference with its sign, in percentage points if ``as_percent``.
+
+    >>> signed(0.031, True), signed(-0.2, False), signed(0.0, False), signed(None, True)
+    ('+3.1 pp', '−0.200', '0.000', '–')
+    """
+    if value is None:
+        return "–"
+    text = f"{fixed(100 * value, 1)} pp" if as_percent else fixed(value, places)
+    positive = value > 0 and any(digit in "123456789" for digit in text)
+    return f"+{text}" if positive else text
+
+
+def signed_interval(figure: Figure, as_percent: bool, places: int = 3) -> str:
+    if figure.low is None or figure.high is None:
+        return ""
+    return f"{signed(figure.low, as_percent, places)} to {signed(figure.high, as_percent, places)}"
 
 
 def _inputs(record: Record) -> str:
@@ -189,8 +303,13 @@ def _sparse_model(record: Record, share: str) -> str:
 
 
 def ranked(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs by inclusion, to three digits, then by the size of their effect."""
-    return sorted(inputs, key=lambda i: (-round(i.inclusion or 0.0, 3), -abs(i.effect or 0.0), i.name))
+    """Inputs by their gain; without one by inclusion, to three digits, then by the size of their effect."""
+
+    def key(each: Any) -> tuple[Any, ...]:
+        gain = -math.inf if each.gain is None else each.gain
+        return (-gain, -round(each.inclusion or 0.0, 3), -abs(each.effect or 0.0), each.name)
+
+    return sorted(inputs, key=key)
 
 
 def _listed(inputs: Sequence[Any], record: Record) -> str:

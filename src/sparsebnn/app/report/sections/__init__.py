@@ -10,20 +10,32 @@ from __future__ import annotations
 from sparsebnn.app.report.parts import Section
 from sparsebnn.app.report.record import Record
 from sparsebnn.app.report.sections import (
+    effects,
     how_sure,
     how_well,
     made_from,
+    mistakes,
     survival,
     the_network,
     training,
-    what_if,
     which_inputs,
     which_rows,
 )
 
 __all__ = ["sections"]
 
-_ORDER = (how_well, how_sure, survival, which_inputs, what_if, the_network, which_rows, training, made_from)
+_ORDER = (
+    how_well,
+    mistakes,
+    how_sure,
+    survival,
+    which_inputs,
+    effects,
+    the_network,
+    which_rows,
+    training,
+    made_from,
+)
 
 
 def sections(record: Record) -> list[Section]:

@@ -63,7 +63,7 @@ def _panel(group: Any) -> Any:
         description=f"Observed {percent(group.observed[-1])}, predicted {percent(group.predicted[-1])} "
         f"without the event at {number(last)}.",
         lines=[("bold", observed), ("ideal", [start, *zip(group.times, group.predicted)])],
-        bands=[(list(zip(group.times, group.low)), list(zip(group.times, group.high)))],
+        bands=[("", list(zip(group.times, group.low)), list(zip(group.times, group.high)))],
         show_y=percent,
     )
 

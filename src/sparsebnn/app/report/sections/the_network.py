@@ -24,11 +24,15 @@ def section(record: Record) -> Section | None:
         return Section("the-network", "The sparse network", [Text(_CONSTANT, soft=False)])
     some = found.inputs_shown < found.inputs_active
     note = (
-        f"Shown are the {found.edges_shown:,} of {found.edges:,} kept connections that lie on a path from "
-        "an input to an "
-        f"output{f', for the {found.inputs_shown} inputs with the largest weights' if some else ''}. "
+        "The connections of one replicate that lie on a path from an input to an output: "
+        f"{found.edges_shown:,} of "
+        f"{found.edges:,}{f', for the {found.inputs_shown} strongest inputs' if some else ''}. "
         f"{found.inputs_active} of {found.inputs} inputs are connected."
     )
+    if found.edges_first < found.edges_shown:
+        note += f" At first the {found.edges_first} strongest are visible."
+    if found.absent:
+        note += " Columns in use without lines are kept by other replicates."
     legend = Legend(
         [("", "positive weight"), ("minus", "negative weight"), (None, "width: size of the weight")]
     )

@@ -13,6 +13,32 @@
       add(ahead, from, [edge, to]);
       add(back, to, [edge, from]);
     }
+    // The slider shows the strongest connections; the buttons change the size.
+    const filter = document.getElementById("network-filter"), count = document.getElementById("network-count");
+    const sift = (most) => {
+      const seen = new Set();
+      for (const edge of net.querySelectorAll(".edge")) {
+        const weak = most === null ? edge.classList.contains("weak") : Number(edge.dataset.rank) > most;
+        edge.classList.toggle("weak", weak);
+        const [layer, source, target] = edge.dataset.edge.split(" ").map(Number);
+        if (!weak) { seen.add(layer + "-" + source); seen.add(layer + 1 + "-" + target); }
+      }
+      units.forEach((unit, key) => unit.classList.toggle("faint", !seen.has(key)));
+    };
+    sift(null);
+    filter.addEventListener("input", () => {
+      sift(Number(filter.value));
+      count.textContent = filter.value + " of " + filter.max;
+    });
+    let zoom = 1;
+    const resize = (factor) => {
+      zoom = Math.min(4, Math.max(0.5, zoom * factor));
+      net.style.width = 100 * zoom + "%";
+      net.style.maxWidth = "none";
+      net.style.minWidth = 44 * zoom + "rem";
+    };
+    document.getElementById("network-in").addEventListener("click", () => resize(1.25));
+    document.getElementById("network-out").addEventListener("click", () => resize(0.8));
     let pinned = null;
     // Chromium makes an SVG with a focus listener a stop for the Tab key, so its parent listens.
     const stage = net.parentElement;
