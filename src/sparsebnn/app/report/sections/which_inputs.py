@@ -27,7 +27,7 @@ def section(record: Record) -> Section | None:
         )
     used = "the column improves predictions of unseen rows, by more than chance or than its weights cost"
     sure = (
-        "not a posterior probability here (a tempered posterior, a target density or a short training): it is "
+        "not a posterior probability here (a tempered posterior, a target density or a short training), and "
         "near 100% for most columns; judge columns by their gain"
     )
     if record.posterior:
