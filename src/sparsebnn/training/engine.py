@@ -114,7 +114,9 @@ class Engine:
 
     def _written_out(self) -> DenseGradients | None:
         batch = self._batch(self.state)
-        if self.device.type != "cpu" or len(self.replicates) == 1 or not isinstance(batch.x, Tensor):
+        if self.device.type != "cpu" or len(self.replicates) == 1 or self.settings.autocast is not None:
+            return None
+        if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor):
             return None
         found = DenseGradients.of(self.replicates.objective)
         return found if found is not None and batch.x.dim() == 3 and found.fits(self.state, batch) else None
