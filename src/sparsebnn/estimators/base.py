@@ -7,24 +7,20 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
-    check_is_fitted,
     check_random_state,
 )
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_choice, check_count, check_seed, invalid
-from sparsebnn.estimators import early_stopping, explanation, feature_selection, persistence, summary
+from sparsebnn.checks import check_count, check_seed, invalid
+from sparsebnn.estimators import early_stopping, explanation, feature_selection
 from sparsebnn.estimators.continuing import Continued, continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
 from sparsebnn.estimators.encoding import (
@@ -44,17 +40,16 @@ from sparsebnn.estimators.ensemble import (
     folds,
     linear_network,
 )
+from sparsebnn.estimators.fitted import Fitted
 from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import InputSkip, density
 from sparsebnn.selection.rules import select
 from sparsebnn.training import Callback, Run, train
-from sparsebnn.training.devices import device_of, is_available, named, one_thread
+from sparsebnn.training.devices import device_of, one_thread
 
 __all__ = ["SparseBNN"]
-
-MODELS = ("average", "median")  # over all structures, or the median probability model alone
 
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _FOLDS = {"classification": 5, "regression": 10}  # of which each replicate leaves out one
@@ -71,11 +66,10 @@ _ALL_NETWORKS = 2.0  # the work after training for all networks, relative to tha
 _REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
 
 
-class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class SparseBNN(Fitted):
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
     _task = "classification"
-    _compares = True  # whether rows that are left out compare posteriors
     _kept_rows: Tensor
     _continued: Continued | None
     _seed: int
@@ -246,10 +240,6 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         effort = budget.effort(pace)
         self.notes_ += early_stopping.less_effort(effort, budget.seconds)
         return run, effort
-
-    def _plan(self, rows: int) -> Plan:
-        plan = planned(self.get_params(), rows, self._task, type(self).__name__)
-        return plan if self._compares else dataclasses.replace(plan, tempered=None, tempered_rate=1.0)
 
     @property
     def _calibrates(self) -> bool:
@@ -428,113 +418,9 @@ class SparseBNN(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return [torch.nonzero(self._fold == k).flatten() for k in folds]
 
     @property
-    def planned_epochs_(self) -> int:
-        """The epochs planned without a time budget; ``n_epochs_`` is the number that were run."""
-        return self.plan_.planned_epochs
-
-    @property
     def names_(self) -> tuple[str, ...]:
         """The columns' names, as ``selected_features_`` and :func:`sparsebnn.selection.select` use them."""
         return tuple(column.name for column in self._encoder.columns)
-
-    @property
-    def feature_importances_(self) -> np.ndarray:
-        """The share of each column in the total gain (``gain_``, a negative one counting as 0); they sum to
-        1.
-
-        All are 0 if no column helps. With it, ``SelectFromModel`` and ``RFE`` accept the estimator.
-        """
-        check_is_fitted(self)
-        gain = np.maximum(self.gain_, 0.0)
-        return gain / (gain.sum() or 1.0)
-
-    @property
-    def _ensemble(self) -> Ensemble:
-        return Ensemble(self.networks_, self._likelihoods, self.logit_scale_)
-
-    def _inputs(self, X: Any) -> np.ndarray:
-        """The encoded inputs of new rows."""
-        check_is_fitted(self)
-        return self._encoder.transform(checked_table(self, X, reset=False))
-
-    def outside_range(self, X: Any) -> np.ndarray:
-        """``(rows, columns)``: numbers more than a tenth of the range of the training rows outside of it.
-
-        In predictions such a number counts as the end of that range. A regression adds the difference that
-        this makes to the standard deviation.
-        """
-        check_is_fitted(self)
-        table = checked_table(self, X, reset=False)
-        differs = self._encoder.transform(table, free=True) != self._encoder.transform(table)
-        found = np.zeros((len(table), len(self._encoder.columns)), dtype=bool)
-        for place, column in enumerate(self._encoder.column_of):
-            found[:, column] |= differs[:, place]
-        return found
-
-    def _get_support_mask(self) -> np.ndarray:
-        check_is_fitted(self)
-        return self.used_
-
-    def _draws(self, X: Any, model: str, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """``(rows, outputs of every replicate and draw)`` for new rows."""
-        x = self._inputs(X)
-        check_choice(model, MODELS, "model", "predict")
-        each = -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
-        device = _prediction_device(self.device, type(self).__name__)
-        with one_thread() if len(x) < 5000 else contextlib.nullcontext():
-            yield from self._ensemble.draws(x, each, model, self._seed, device)
-
-    def explain(
-        self, X: Any, *, n_draws: int = 100, level: float = 0.9, model: str = "average"
-    ) -> explanation.Explanation:
-        """The contribution of each column to each prediction, with intervals over draws.
-
-        See :class:`sparsebnn.estimators.Explanation`.
-        """
-        x = self._inputs(X)
-        check_choice(model, MODELS, "model", "explain")
-        with one_thread():
-            return explanation.explain(self, x, n_draws, level, model)
-
-    def what_if(
-        self,
-        X: Any,
-        columns: str | int | Sequence[str | int],
-        *,
-        grid: Any = None,
-        points: int = 30,
-        n_draws: int = 100,
-        level: float = 0.9,
-        model: str = "average",
-    ) -> explanation.WhatIf:
-        """Predictions for the rows of ``X`` if one or two columns had other values, with bands over draws.
-
-        Every draw is averaged over the rows. ``grid`` has the values of the column, or such a list for each
-        of two; by default ``points`` values from the smallest to the largest in ``X``, or the categories.
-        See :class:`sparsebnn.estimators.WhatIf`.
-        """
-        check_is_fitted(self)
-        check_choice(model, MODELS, "model", "what_if")
-        with one_thread():
-            return explanation.what_if(self, X, columns, grid, points, n_draws, level, model)
-
-    def summary(self, most: int | None = 20) -> str:
-        """A readable table of the fitted model, with at most ``most`` columns (None: all)."""
-        check_is_fitted(self)
-        return summary.summary(self, most)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the fitted estimator to one safetensors file; see :meth:`load`."""
-        check_is_fitted(self)
-        return persistence.save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Any:
-        """The estimator that :meth:`save` wrote."""
-        return persistence.load(Path(path), {kind.__name__: kind for kind in _kinds(cls)})
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "networks_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -560,10 +446,6 @@ def _whole(estimator: SparseBNN) -> Iterator[None]:
         raise
 
 
-def _kinds(cls: type) -> list[type]:
-    return [cls] if cls is not SparseBNN else list(cls.__subclasses__())
-
-
 def _seed(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return check_seed(int(random_state), "random_state", "the estimator", least=0, most=2**32 - 1)
@@ -579,13 +461,3 @@ def _little_weight(weight: np.ndarray) -> list[str]:
         f"The weights of {rows} rows sum to {total:.3g}, so they count as {total:.3g} rows and little can be "
         "learned: pass weights with mean 1."
     ]
-
-
-def _prediction_device(given: Any, owner: str) -> str:
-    """The given device if it is available, else the CPU, so that models trained on a GPU load anywhere.
-
-    >>> _prediction_device("auto", "SparseBNNClassifier")
-    'cpu'
-    """
-    device = named(given, owner)
-    return str(device) if device is not None and is_available(device) else "cpu"

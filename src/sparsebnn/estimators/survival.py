@@ -75,7 +75,6 @@ class SparseBNNSurvival(SparseBNN):
     """
 
     _task = "classification"  # for the plan: an event tells as much as a label
-    _compares = False  # the partial likelihood of a row depends on the others
     warm_start = False
     calibrate = False
 
