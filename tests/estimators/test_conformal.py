@@ -132,7 +132,10 @@ def test_intervals_of_networks_hold(method, heteroscedastic):
         100,
     )
     print(f"{method} {heteroscedastic}: {found.mean():.4f} ± {found.std(ddof=1) / 10:.4f}")
-    within_two_errors(found, 0.9)
+    if method == "split":
+        within_two_errors(found, 0.9)
+    else:  # CV+ is conservative if the models of the folds differ
+        assert 0.9 - 2.0 * found.std(ddof=1) / 10.0 <= found.mean() < 0.93
 
 
 @pytest.mark.slow
