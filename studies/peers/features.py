@@ -1,9 +1,8 @@
 """Feature selection at k features, after LassoNet: which method chooses the columns that classify best?
 
 Each method ranks the columns on the training rows; the first k = 50 are judged on the test rows by extremely
-randomized trees (the judge of the LassoNet paper) and, for ours and LassoNet, by a network of the same kind
-trained on them. The protocol is reduced: ``rows`` of each data set, 5 replicates of ours, LassoNet's path
-with one hidden layer of 64 and a coarser multiplier.
+randomized trees, as in the LassoNet paper. The protocol is reduced: ``rows`` of each data set, 5 replicates
+of ours, LassoNet's path with one hidden layer of 64 and a coarser multiplier.
 """
 
 from __future__ import annotations

@@ -203,12 +203,16 @@ def test_new_rows_need_the_columns_in_use_only(run, tmp_path):
     model = load(run / "run" / "model.safetensors")
     rows = read_table(str(run / "p.csv")).drop("outcome")
     model.used_ = np.array([name in ("age", "x") for name in rows.columns])
+    model.gain_ = np.where(model.used_, 0.1, 0.0)
     found, notes = matching.matched(model, rows.select("x", "age").with_columns(other=1))
     assert found.columns == rows.columns
     assert found["town"].null_count() == len(rows)
     assert notes == [notes[0]]
     assert "'town', 'joined'" in notes[0]
     assert "flat" not in notes[0]  # training left it out
+    with pytest.raises(InvalidInput, match="no column 'age'"):
+        matching.matched(model, rows.drop("age"))
+    model.used_ = np.zeros(len(rows.columns), dtype=bool)  # none is certain, but predictions need two
     with pytest.raises(InvalidInput, match="no column 'age'"):
         matching.matched(model, rows.drop("age"))
     (tmp_path / "new.csv").write_text("other\n3\n", encoding="utf-8")

@@ -215,3 +215,8 @@ ESTIMATORS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "array uncalibrated": lambda: _array(calibrate=False),
     "several targets": _targets,
 }
+
+
+def chain() -> tuple[Any, Any]:
+    """An estimator of one network whose layers form a chain; the default one has input skip."""
+    return _classifier(replicates=1, family="gaussian")

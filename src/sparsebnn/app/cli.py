@@ -157,7 +157,7 @@ def _app() -> Any:
     @app.command()
     def predict(
         model: Path = saved,
-        data: str = typer.Argument(..., help="Rows with the columns in use; - reads standard input."),
+        data: str = typer.Argument(..., help="Rows with the columns of training; - reads standard input."),
         out: Path = typer.Option(
             None, help="A .csv, .csv.gz, .tsv or .parquet file (default: standard output)."
         ),
@@ -313,7 +313,8 @@ def _show(record: dict[str, Any], out: Path) -> None:
         table.add_row(model, *(_cell(measures.get(name)) for name in names))
     console.print(table)
     used = [each["name"] for each in record["inputs"] if each["selected"]]
-    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "") if used else "none"
+    listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "")
+    listed = listed or "none is certain, as columns may replace each other"
     say(f"{record['density']:.1%} of the weights are kept.")
     say(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}")
     say(f"Files in {out}/: {', '.join(sorted(p.name for p in out.iterdir()))}.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["column_kinds", "identifiers", "matched", "new_levels", "strange_levels"]
 
 _MOST_WORDS = 5  # named in a note
+_NEGLIGIBLE = 0.01  # of the total gain: a column with a smaller share may be missing
 _PREDICT = "sparsebnn predict"
 
 
@@ -43,18 +44,20 @@ def column_kinds(
 def matched(model: Any, table: polars.DataFrame) -> tuple[polars.DataFrame, list[str]]:
     """The columns of training, in their order, and notes.
 
-    Other columns are ignored. A missing column that training left out, or that the model does not need
-    (``used_``), is filled with missing values.
+    Other columns are ignored. A missing column that training left out, or that is not in use and without
+    value for the predictions (``used_``, ``feature_importances_``), is filled with missing values.
     """
     import polars
 
     columns = model._encoder.columns
     wanted = [str(name) for name in getattr(model, "feature_names_in_", table.columns)]
     lost = [name not in table.columns for name in wanted]
-    needed = [name for name, gone, used in zip(wanted, lost, model.used_) if gone and used]
+    needs = model.used_ | (model.feature_importances_ > _NEGLIGIBLE)
+    needed = [name for name, gone, need in zip(wanted, lost, needs) if gone and need]
     if needed:
         got = f"no column {', '.join(map(repr, needed[:_MOST_WORDS]))}"
-        raise invalid("data", _PREDICT, "a table with the columns in use", got, "Check the header line.")
+        expected = "a table with the columns that predictions need"
+        raise invalid("data", _PREDICT, expected, got, "Check the header line.")
     given = [name for name, gone in zip(wanted, lost) if not gone]
     if not given:
         got = f"none of {', '.join(map(repr, wanted[:_MOST_WORDS]))}"
@@ -63,7 +66,7 @@ def matched(model: Any, table: polars.DataFrame) -> tuple[polars.DataFrame, list
     notes = []
     if read:
         listed = ", ".join(map(repr, read[:_MOST_WORDS])) + (", …" if len(read) > _MOST_WORDS else "")
-        notes.append(f"columns that are not in use are missing and count as the average: {listed}")
+        notes.append(f"missing columns with little value count as the average: {listed}")
     filled = [polars.lit(None).alias(name) if gone else polars.col(name) for name, gone in zip(wanted, lost)]
     return table.select(filled), notes
 
