@@ -98,24 +98,26 @@ def test_what_follows_the_training_has_the_time_that_is_left(clock):
 
 def test_a_budget_is_kept_and_what_it_left_out_is_said(own_time, tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
-    model = SparseBNNClassifier(random_state=0, time_budget=2.0, epochs=600)
+    model = SparseBNNClassifier(random_state=0, time_budget=2.0, epochs=2400)
     began = time.process_time()
-    with pytest.warns(UserWarning, match="of 600 planned epochs.*raise time_budget"):
+    with pytest.warns(UserWarning, match="of 2400 planned epochs.*raise time_budget"):
         model.fit(x, y)
     # Everything counts: training, calibration, columns and effects.
     assert time.process_time() - began <= 1.2 * 2.0
-    assert model.planned_epochs_ == 600
-    assert 5 < model.n_epochs_ < 150
+    assert model.planned_epochs_ == 2400
+    assert 5 < model.n_epochs_ < 600  # the warning is for less than a quarter
     assert model.stopped_because_ in (FITTED, "the time budget is spent")
-    said = f"The time budget of 2 s allowed {model.n_epochs_} of 600 planned epochs; the whole training takes"
-    assert model.notes_[-1].startswith(said)
-    assert f"{model.n_epochs_} of 600 epochs" in model.summary()
+    said = f"The time budget of 2 s allowed {model.n_epochs_} of 2400 planned epochs; the whole training"
+    epochs, effort = model.notes_[-2:]
+    assert epochs.startswith(said)
+    assert effort.startswith("The time budget of 2 s left ")
+    assert f"{model.n_epochs_} of 2400 epochs" in model.summary()
     # The schedule ends where the training ends.
     settings = model.plan_.settings
     assert settings.rate("", settings.epochs - 1) < 0.1 * settings.learning_rate
     assert model.score(x, y) > 0.9
     again = load(model.save(tmp_path / "m.safetensors"))
-    assert (again.planned_epochs_, again.n_epochs_) == (600, model.n_epochs_)
+    assert (again.planned_epochs_, again.n_epochs_) == (2400, model.n_epochs_)
     assert again.notes_ == model.notes_
     assert again.summary() == model.summary()
 
@@ -154,5 +156,6 @@ def test_a_budget_that_no_fit_keeps_is_said():
         "The time budget of 0.001 s",
         f"The fit took {said[1].split()[3]} s",
     ]
-    assert model.notes_ == said
+    assert [model.notes_[0], model.notes_[-1]] == said
+    assert "left 5% of the work after training" in model.notes_[1]
     assert {each.filename for each in told} == {__file__}
