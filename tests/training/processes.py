@@ -140,7 +140,7 @@ class DieAt(Callback):
 
 
 def dies(rank: int, folder: Path) -> dict[str, Any]:
-    """The last process dies in the middle; the others report what they are told."""
+    """The last process dies in the middle; the others report the error they get."""
     last = rank == dist.get_world_size() - 1
     try:
         stretched(folder, [DieAt(6)] if last else [])

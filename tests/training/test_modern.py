@@ -226,7 +226,7 @@ def normed(dtype=torch.float64):
 
 
 def test_batch_normalization_has_statistics_per_replicate():
-    """Each replicate has those of its own training; they are the moving averages of its batches."""
+    """Each replicate keeps separate statistics: the moving averages over its batches."""
     x, y = make_data("conv", rows=20)
     settings = Settings(3, 8, 1e-2)
     both = fit(normed(), (x, y), settings, replicates=[3, 4])

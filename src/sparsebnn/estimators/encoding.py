@@ -215,7 +215,7 @@ def _tuples(value: Any) -> Any:
 
 
 def numbers_rows(name: str, values: np.ndarray) -> bool:
-    """Whether a column only numbers or names the rows: its name says so, and every row has its own value.
+    """Whether a column only numbers or names the rows: it has such a name, and no value occurs twice.
 
     The name is empty, ``id``, ``index``, ``row``, ``rownames``, ``Unnamed: 0`` or the like, or ends in
     ``_id`` or ``ID``; the values are whole numbers or text without gaps.

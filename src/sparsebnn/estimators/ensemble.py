@@ -151,7 +151,7 @@ def _merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
 
 @torch.no_grad()
 def _chain(inclusions: Sequence[Tensor], network: nn.Module) -> nn.Sequential:
-    """A chain with these inclusions; where the network skips, units of its own pass every input on."""
+    """A chain with these inclusions; where the network skips, extra units pass every input on."""
     layers, inputs = [], inclusions[0].shape[1]
     for place, each in enumerate(inclusions):
         if isinstance(network, InputSkip) and place < len(inclusions) - 1:
