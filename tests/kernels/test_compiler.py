@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsebnn.kernels import compiler
-from sparsebnn.kernels.compiler import find_compiler, kernel
+from sparsebnn.kernels.compiler import find_compiler, kernel, library
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler was found")
 
@@ -27,9 +27,9 @@ def folder(tmp_path, monkeypatch):
     """A cache of its own; the process's kernel is looked for again, before and after."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "_FLAGS", FLAGS)
-    kernel.cache_clear()
+    library.cache_clear()
     yield compiler.cache_folder()
-    kernel.cache_clear()
+    library.cache_clear()
 
 
 def environment():
@@ -44,7 +44,7 @@ def test_compiled_once(folder, monkeypatch):
     assert kernel().run is not None
     first = libraries(folder)
     assert len(first) == 1
-    kernel.cache_clear()
+    library.cache_clear()
     monkeypatch.setattr(compiler, "_compile", lambda *_: pytest.fail("it was compiled again"))
     assert kernel().run is not None
     assert libraries(folder) == first
@@ -55,7 +55,7 @@ def test_another_source_is_another_library(folder, tmp_path, monkeypatch):
     other = tmp_path / "other.c"
     other.write_text(compiler.SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     monkeypatch.setattr(compiler, "SOURCE", other)
-    kernel.cache_clear()
+    library.cache_clear()
     assert kernel().run is not None
     assert len(libraries(folder)) == 2
 

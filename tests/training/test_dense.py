@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from sparsebnn import mlp
+from sparsebnn.checks import InvalidInput
+from sparsebnn.kernels import training as kernels
+from sparsebnn.kernels.compiler import find_compiler
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.training import Settings, train
 from sparsebnn.training.dense import DenseGradients
+from training.runs import Halt, Stop
 
 LEARNED = EmpiricalPrior(0.2, learn_inclusion=True)
 CAPPED = EmpiricalPrior(0.2, learn_inclusion=True, learn_std=False, max_inclusion=0.3)
@@ -71,3 +75,69 @@ def test_other_networks_are_left_to_pytorch(network):
     x, y = torch.randn(20, 4), torch.randn(20)
     run = train(network, (x, y), likelihood=Gaussian(), settings=Settings(epochs=1), replicates=2)
     assert run._engine._dense is None
+
+
+# -- by compiled loops ------------------------------------------------------------------------------------
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler was found")
+
+
+def in_mode(mode, kind="input skip", replicates=3, epochs=12, **more):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 6, generator=generator)
+    y = x[:, :2].sum(1) + 0.1 * torch.randn(50, generator=generator)
+    network = mlp([6, 8, 5, 1], **NETWORKS[kind])
+    settings = Settings(epochs=epochs, batch_size=16, learning_rate=0.01, warmup=0.5)
+    options = {"likelihood": "gaussian", "settings": settings, "progress": False, **more}
+    return train(network, (x, y), replicates=replicates, mode=mode, **options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("replicates", [1, 3])
+def test_fused_steps_are_the_eager_ones(kind, replicates):
+    varied = {"temperature": [1.0, 0.3, 0.1], "learning_rate": [0.01, 0.02, 0.005]}
+    more = {"per_replicate": varied} if replicates == 3 else {}
+    fused, eager = (in_mode(mode, kind, replicates, **more) for mode in ("fused", "eager"))
+    assert (fused.mode, eager.mode) == ("fused", "eager")
+    for mine, its in zip(fused.history, eager.history):
+        assert mine.loss == pytest.approx(its.loss, rel=1e-5)
+        assert mine.kl == pytest.approx(its.kl, rel=1e-5)
+    for name, values in fused.replicates.parameters.items():
+        torch.testing.assert_close(values, eager.replicates.parameters[name], rtol=0.0, atol=1e-4)
+
+
+@needs_compiler
+def test_fused_is_what_auto_takes_and_a_resumed_run_is_the_same(tmp_path):
+    whole = in_mode("auto", epochs=6)
+    assert whole.mode == "fused"
+    given = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        in_mode("auto", epochs=6, callbacks=[Stop(9)], **given)
+    resumed = in_mode("auto", epochs=6, resume=True, **given)
+    assert resumed.mode == "fused"
+    for name, values in whole.replicates.parameters.items():
+        assert torch.equal(values, resumed.replicates.parameters[name])
+
+
+@needs_compiler
+def test_a_replicate_that_is_not_finite_stops_alone_and_names_its_gradient():
+    run = in_mode("fused", per_replicate={"learning_rate": [0.01, 1e30, 0.01]})
+    assert [stop.replicate for stop in run.stopped] == [1]
+    alone = in_mode("fused", replicates=[0])
+    for name, values in alone.replicates.parameters.items():
+        torch.testing.assert_close(run.replicates.parameters[name][0], values[0], rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["another precision", "no compiler", "another activation"])
+def test_fused_is_refused_where_it_cannot_be(kind, monkeypatch):
+    network = mlp([4, 3, 1], activation="tanh" if kind == "another activation" else "relu")
+    x = torch.randn(20, 4)
+    if kind == "another precision":
+        network, x = network.double(), x.double()
+    if kind == "no compiler":
+        monkeypatch.setattr(kernels, "available", lambda: False)
+    given = {"likelihood": Gaussian(), "settings": Settings(epochs=1), "progress": False}
+    with pytest.raises(InvalidInput, match="'mode' of train"):
+        train(network, (x, x[:, 0]), mode="fused", **given)
+    assert train(network, (x, x[:, 0]), **given).mode == "eager"

@@ -205,8 +205,8 @@ class SparseBNN(Fitted):
         rows, needed, pace = len(inputs), 0.0, None
         with plan.threads(inputs.shape[1], device):
             if budget is not None:
-                if device == "cpu" or budget.seconds < _REPAYS_COMPILING:
-                    options["mode"] = "eager" if device == "cpu" else "captured"
+                if device != "cpu" and budget.seconds < _REPAYS_COMPILING:
+                    options["mode"] = "captured"
 
                 def rehearse(run: Run) -> None:
                     self._set_fitted(run, x, targets, weight, LEAST_EFFORT, networks=1)

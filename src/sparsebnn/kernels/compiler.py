@@ -1,6 +1,6 @@
-"""Compile ``sparse_network.c`` with the system's C compiler, once per user and machine, and load it.
+"""Compile the C sources of this folder with the system's compiler, once per user and machine, and load them.
 
-The library is kept in a folder of the user's cache. Its name holds a hash of what it was made from (source,
+A library is kept in a folder of the user's cache. Its name holds a hash of what it was made from (source,
 compiler, flags, processor) and a hash of its content: one that was damaged is compiled again, and of two
 processes that compile at once both get a whole file.
 """
@@ -20,18 +20,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Kernel", "SOURCE", "cache_folder", "find_compiler", "kernel"]
+__all__ = ["Kernel", "Library", "SOURCE", "cache_folder", "find_compiler", "kernel", "library"]
 
 SOURCE = Path(__file__).with_name("sparse_network.c")
-_FLAGS = ("-std=c99", "-O3", "-ffp-contract=fast", "-shared", "-fPIC")
+_FLAGS = (
+    "-std=c99",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+)
 # The first set that the compiler takes.
 _ATTEMPTS = (("-march=native", "-fopenmp"), ("-march=native",), ("-fopenmp",), ())
 _SECONDS = 120
 
 
 @dataclass(frozen=True)
+class Library:
+    """A loaded library, or None and why: no compiler, or what it said."""
+
+    loaded: ctypes.CDLL | None
+    description: str
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """The loaded library's entry, or None and why: no compiler, or what it said."""
+    """The entry of ``sparse_network.c``, or None and why: no compiler, or what it said."""
 
     run: Callable[..., None] | None
     description: str
@@ -58,10 +74,10 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: str, source: Path) -> str:
     path = Path(compiler).resolve()
     made = path.stat()
-    parts = (SOURCE.read_text(encoding="utf-8"), path, made.st_size, made.st_mtime_ns, _FLAGS, _ATTEMPTS)
+    parts = (source.read_text(encoding="utf-8"), path, made.st_size, made.st_mtime_ns, _FLAGS, _ATTEMPTS)
     text = repr((*parts, platform.machine(), _processor()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -70,15 +86,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _load(path: Path) -> Callable[..., None]:
-    run = ctypes.CDLL(str(path)).sb_run
-    pointer = ctypes.c_void_p
-    run.argtypes = (pointer, pointer, ctypes.c_size_t, pointer, pointer, ctypes.c_int)
-    run.restype = None
-    return run
-
-
-def _compile(compiler: str, folder: Path, key: str) -> Path:
+def _compile(compiler: str, source: Path, folder: Path, key: str) -> Path:
     """A new library in ``folder``; an OSError with the compiler's words if it cannot be made."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(suffix=".partial", prefix=f"{key}-", dir=folder)
@@ -86,7 +94,7 @@ def _compile(compiler: str, folder: Path, key: str) -> Path:
     partial, said = Path(name), ""
     try:
         for more in _ATTEMPTS:
-            command = [compiler, *_FLAGS, *more, str(SOURCE), "-o", name]
+            command = [compiler, *_FLAGS, *more, str(source), "-o", name, "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
             if done.returncode == 0:
                 path = folder / f"{key}-{_digest(partial)}.so"
@@ -109,20 +117,31 @@ def _whole(folder: Path, key: str) -> Iterator[Path]:
 
 
 @functools.cache
-def kernel() -> Kernel:
-    """The compiled kernel of this process. Without a compiler, or where it fails, ``run`` is None."""
+def library(source: Path) -> Library:
+    """The compiled source, loaded into this process. Without a compiler, or where it fails, there is none."""
     compiler = find_compiler()
     if compiler is None:
-        return Kernel(None, "no C compiler was found")
+        return Library(None, "no C compiler was found")
     try:
-        key, folder = _key(compiler), cache_folder()
+        key, folder = _key(compiler, source), cache_folder()
         for path in _whole(folder, key):
-            with contextlib.suppress(OSError, AttributeError):
-                return Kernel(_load(path), f"compiled by {compiler}")
+            with contextlib.suppress(OSError):
+                return Library(ctypes.CDLL(str(path)), f"compiled by {compiler}")
         try:
-            path = _compile(compiler, folder, key)
+            path = _compile(compiler, source, folder, key)
         except OSError:  # a folder that cannot be written; a compiler that fails fails again
-            path = _compile(compiler, Path(tempfile.mkdtemp(prefix="sparsebnn-")), key)
-        return Kernel(_load(path), f"compiled by {compiler}")
-    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:
-        return Kernel(None, str(error))
+            path = _compile(compiler, source, Path(tempfile.mkdtemp(prefix="sparsebnn-")), key)
+        return Library(ctypes.CDLL(str(path)), f"compiled by {compiler}")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return Library(None, str(error))
+
+
+def kernel() -> Kernel:
+    """The kernel that evaluates sparse networks. Without a compiler ``run`` is None."""
+    found = library(SOURCE)
+    if found.loaded is None:
+        return Kernel(None, found.description)
+    run, pointer = found.loaded.sb_run, ctypes.c_void_p
+    run.argtypes = (pointer, pointer, ctypes.c_size_t, pointer, pointer, ctypes.c_int)
+    run.restype = None
+    return Kernel(run, found.description)

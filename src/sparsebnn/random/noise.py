@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sparsebnn.checks import invalid
 from sparsebnn.kernels import noise as kernels
+from sparsebnn.kernels import training
 from sparsebnn.kernels.dispatch import for_capture, for_compiler, kernel
 
 _WEYL = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -120,8 +121,11 @@ def normals(
     dtype: torch.dtype = torch.float32,
     *,
     eager: bool = False,
+    fused: bool = False,
 ) -> Tensor:
     """``(K, count)`` standard normal numbers; other kinds of numbers need another stream.
+
+    ``eager`` code may use the kernel on CUDA; ``fused`` numbers come from compiled loops on a CPU.
 
     >>> alone = normals(seed_tensor([7]), 1, 0, 5)
     >>> among = normals(seed_tensor([3, 7]), 1, 0, 5)
@@ -130,6 +134,8 @@ def normals(
     """
     if _has_kernel(seeds, count, dtype, eager):
         return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
+    if fused and count:
+        return training.normals(seeds, stream, int(step), count)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32

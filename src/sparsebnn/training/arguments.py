@@ -24,7 +24,7 @@ from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 _log = logging.getLogger("sparsebnn")
-MODES = ("auto", "eager", "captured", "compiled")
+MODES = ("auto", "eager", "fused", "captured", "compiled")
 # Compiling takes tens of seconds on a CPU and halves a step: below this many weight-updates a run
 # does not repay it.
 _WORTH_COMPILING_ON_CPU = 2e10
@@ -254,8 +254,8 @@ def check_per_replicate(varied: Mapping[str, Tensor], settings: Settings, replic
 # step. Both are estimated from the network rather than measured, so that the same run chooses the same mode.
 
 
-def check_mode(mode: str, device: torch.device, sharded: bool = False) -> str:
-    """A mode that the device has."""
+def check_mode(mode: str, device: torch.device, sharded: bool = False, fused: bool = False) -> str:
+    """A mode that the device has; ``fused`` says whether that one is possible."""
     check_choice(mode, MODES, "mode", "train")
     if sharded and mode not in ("auto", "eager"):
         advice = "Leave out mode, or train with parallel='replicates'."
@@ -263,7 +263,10 @@ def check_mode(mode: str, device: torch.device, sharded: bool = False) -> str:
         raise invalid("mode", "train", expected, repr(mode), advice)
     if mode == "captured" and device.type != "cuda":
         advice = "A CUDA graph needs a GPU: use mode='auto', which captures where that is possible."
-        raise invalid("mode", "train", "'auto', 'eager' or 'compiled' on a CPU", repr(mode), advice)
+        raise invalid("mode", "train", "'auto', 'eager', 'fused' or 'compiled' on a CPU", repr(mode), advice)
+    if mode == "fused" and not fused:
+        expected = "'fused' only for dense networks with ReLU in single precision, on a CPU with a C compiler"
+        raise invalid("mode", "train", expected, repr(mode), "Use mode='auto'.")
     return mode
 
 
@@ -281,10 +284,14 @@ def break_even(replicates: Replicates) -> float:
     return 1e6 * seconds / saved
 
 
-def chosen_mode(mode: str, replicates: Replicates, device: torch.device, steps: int) -> str:
+def chosen_mode(
+    mode: str, replicates: Replicates, device: torch.device, steps: int, fused: bool = False
+) -> str:
     """The mode itself, or for ``"auto"`` the one with the least time from start to result, as estimated."""
     if mode != "auto":
         return mode
+    if fused:
+        return "fused"
     if device.type == "cuda":
         return "compiled" if steps > break_even(replicates) else "captured"
     weights = sum(p.numel() for p in replicates.trained.values())

@@ -33,7 +33,7 @@ from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training.objective import Batch, Objective, Parts
 
-__all__ = ["DenseGradients"]
+__all__ = ["DenseGradients", "DenseLayer"]
 
 State = Mapping[str, Mapping[str, Tensor]]
 _KINDS = ("trained", "frozen", "varied")  # of tensors that have an axis of replicates
@@ -68,10 +68,12 @@ class DenseGradients:
     :meth:`of` gives None for a network of another kind.
     """
 
+    layer_type: type[DenseLayer]
+
     def __init__(self, objective: Objective, layers: list[Linear], skip: bool) -> None:
         names: dict[nn.Module, str] = {module: name for name, module in objective.named_modules()}
         self.objective, self.skip = objective, skip
-        self.layers = [_Layer(layer, names[layer]) for layer in layers]
+        self.layers = [self.layer_type(layer, names[layer]) for layer in layers]
         self.form = _Nll(objective.likelihood)
         self.learned = [name for name, _ in objective.likelihood.named_parameters()]
         self.buffers = [name for name, _ in objective.likelihood.named_buffers()]
@@ -111,7 +113,7 @@ class DenseGradients:
     ) -> tuple[dict[str, Tensor], Parts]:
         """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
         outputs, ways = self._forward(state, batch.x, noise[0])
-        slope, nll, gradients = self._likelihood(state, batch, outputs)
+        slope, nll, gradients = self.likelihood(state, batch, outputs)
         share = (batch.rows / self.objective.n_data * beta).view(-1, 1, 1)
         divergences: list[Tensor] = []
         for layer, way in zip(reversed(self.layers), reversed(ways)):
@@ -168,7 +170,7 @@ class DenseGradients:
         found: Tensor = functional_call(self.form, named, (outputs, y, weight), tie_weights=False)
         return found
 
-    def _likelihood(
+    def likelihood(
         self, state: State, batch: Batch, outputs: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Gradient by the outputs, NLL of every replicate, gradients by the likelihood's parameters."""
@@ -194,7 +196,7 @@ class _Nll(nn.Module):
         return self.form.weighted_nll(outputs, y, weight)
 
 
-class _Layer:
+class DenseLayer:
     """A layer, and its part of the gradients; called, it gives one of its tensors."""
 
     def __init__(self, layer: Linear, name: str) -> None:
@@ -290,6 +292,9 @@ class _Layer:
         """A value of the biases' prior, in a shape that multiplies them."""
         value = self(state, name)
         return value.squeeze(1) if value.dim() == 3 else value
+
+
+DenseGradients.layer_type = DenseLayer
 
 
 def _is_known(layer: Linear) -> bool:

@@ -8,6 +8,7 @@ captured twice.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from torch import Tensor
 from torch.optim.adam import adam as _torch_adam
 
 from sparsebnn.checks import InvalidInput, check_tensor, invalid
+from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.dispatch import for_capture, keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
+from sparsebnn.training.fused import FusedGradients
 from sparsebnn.training.objective import Batch, Parts, first_of
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
@@ -39,10 +42,10 @@ Tensors = Mapping[str, Tensor]
 class Engine:
     """Training state on the device and the step that advances it.
 
-    ``mode`` is ``"eager"``, ``"captured"`` (one CUDA graph, without the compiler), ``"compiled"`` (on CUDA
-    one graph, too) or ``"auto"`` (``chosen_mode`` decides). ``per_replicate`` gives ``temperature``,
-    ``learning_rate`` or ``learning_rates.<group>`` one value per replicate. ``shard`` is the part that this
-    process has in a run of several.
+    ``mode`` is ``"eager"``, ``"fused"`` (compiled loops on a CPU, for dense networks), ``"captured"`` (one
+    CUDA graph, without the compiler), ``"compiled"`` (on CUDA one graph, too) or ``"auto"`` (``chosen_mode``
+    decides). ``per_replicate`` gives ``temperature``, ``learning_rate`` or ``learning_rates.<group>`` one
+    value per replicate. ``shard`` is the part that this process has in a run of several.
     """
 
     def __init__(
@@ -104,21 +107,24 @@ class Engine:
         self.pieces = self._pieces()
         drawing = any(getattr(change, "draws", False) for change in self.augment)
         apart = shard is not None or bool(self.pieces) or drawing
-        self.requested = check_mode(mode, self.device, apart)
-        steps = settings.epochs * batches.per_epoch
-        self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps)
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        # Without a graph, where that is possible: the quickest way on a CPU.
-        self._dense = self._written_out()
+        fused = None if apart or mode not in ("auto", "fused") else self._written_out(FusedGradients)
+        self.requested = check_mode(mode, self.device, apart, fused is not None)
+        steps = settings.epochs * batches.per_epoch
+        self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps, fused is not None)
+        self._fused = fused if self.mode == "fused" else None
+        # A single replicate runs as an ordinary module, unless its step is fused.
+        self._dense = self._written_out(DenseGradients) if len(replicates) > 1 else None
 
-    def _written_out(self) -> DenseGradients | None:
+    def _written_out(self, kind: type[DenseGradients]) -> DenseGradients | None:
+        """Gradients without a graph, where that is possible: the quickest way on a CPU."""
         batch = self._batch(self.state)
-        if self.device.type != "cpu" or len(self.replicates) == 1 or self.settings.autocast is not None:
+        if self.device.type != "cpu" or self.settings.autocast is not None:
             return None
         if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor):
             return None
-        found = DenseGradients.of(self.replicates.objective)
+        found = kind.of(self.replicates.objective)
         return found if found is not None and batch.x.dim() == 3 and found.fits(self.state, batch) else None
 
     def _twice_moved(self) -> dict[str, Tensor]:
@@ -211,7 +217,7 @@ class Engine:
         return own._replace(rows=mask.sum() * self.shard.share)
 
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
-        return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"])
+        return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"], self._fused is not None)
 
     def _prelude(self, state: State) -> tuple[Tensor, ...]:
         """What a step needs and no weight goes into: its noise, and Adam's rates at that step."""
@@ -250,6 +256,8 @@ class Engine:
         return found if self.shard is None else self.shard.reduced(*found)
 
     def _gradients_of(self, batch: Batch, noise: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Parts]:
+        if self._fused is not None:
+            return self._fused(self.state, batch, self["beta"], noise)
         if len(self.replicates) == 1:
             return self.replicates.gradients_single(batch, self["beta"], noise)
         if self._dense is not None:
@@ -271,20 +279,33 @@ class Engine:
         state, loop = self.state, self.state["loop"]
         gradients, parts = self._accumulated() if self.pieces else self._gradients(*self._noise(state))
         with torch.no_grad():
-            finite = _finite(gradients.values())
+            finite = self._finite(gradients.values())
             self._remember_culprits(finite, list(gradients))
             _judge(loop, parts, finite.all(0))
             gradients = self._before_update(state, gradients)
-            moments, rates = (state["first"], state["second"]), (loop["rates"], self.group_of)
-            count, alive = int(loop["step"]) + 1, loop["alive"].tolist()
-            together = not any(name.startswith("learning_rate") for name in self.varied)
             if self.settings.optimizer == "sgd":
                 self._descend(state, gradients)
             else:
-                adam_fused(state["trained"], gradients, *moments, *rates, count, alive, together)
+                self._eager_adam(state, gradients)
             if self.settings.average is not None:
                 self._average(state)
             _account(loop, parts)
+
+    def _finite(self, gradients: Iterable[Tensor]) -> Tensor:
+        if self._fused is not None:
+            return kernels.finite(list(gradients), len(self.replicates))
+        return _finite(gradients)
+
+    def _eager_adam(self, state: State, gradients: Tensors) -> None:
+        loop, count = state["loop"], int(state["loop"]["step"]) + 1
+        tensors = state["trained"], gradients, state["first"], state["second"]
+        if self._fused is not None:
+            rates, root = loop["rates"] / (1.0 - BETAS[0] ** count), math.sqrt(1.0 - BETAS[1] ** count)
+            kernels.adam(*tensors, rates, self.group_of, root, loop["alive"], BETAS, EPS)
+        else:
+            together = not any(name.startswith("learning_rate") for name in self.varied)
+            alive = loop["alive"].tolist()
+            adam_fused(*tensors, loop["rates"], self.group_of, count, alive, together)
 
     def _before_update(self, state: State, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Clip gradients and shrink weights, if the settings ask for it."""
@@ -323,11 +344,14 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                self.mode = check_mode(before, self.device, self.shard is not None or bool(self.pieces))
+                apart = self.shard is not None or bool(self.pieces)
+                fused = None if apart else self._written_out(FusedGradients)
+                self.mode = check_mode(before, self.device, apart, fused is not None)
+                self._fused = fused if self.mode == "fused" else None
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
-        if self.mode != "eager":
+        if self.mode in ("captured", "compiled"):
             prepare(self, ready)
 
     # -- epochs ---------------------------------------------------------------------------------------

@@ -144,8 +144,9 @@ def train(
         layers, too, to train a network further. A list of networks, such as ``run.networks``, starts every
         replicate from its own.
     device : ``"auto"`` takes a GPU if there is one.
-    mode : ``"eager"``; ``"captured"`` (CUDA only), which starts in seconds; ``"compiled"``, whose steps are
-        the shortest, after one to four minutes; or ``"auto"``, which compiles for long runs and on CUDA
+    mode : ``"eager"``; ``"fused"`` (dense networks on a CPU), by compiled loops; ``"captured"`` (CUDA only),
+        which starts in seconds; ``"compiled"``, whose steps are the shortest on CUDA, after one to four
+        minutes; or ``"auto"``, which takes fused steps where it can, compiles for long runs and on CUDA
         captures the others. A checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
     folder, resume, checkpoint_seconds : save the state to a folder every so many seconds and on interruption,

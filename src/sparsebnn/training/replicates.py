@@ -163,17 +163,18 @@ class Replicates:
             "random": {"seeds": self.seed_tensor},
         }
 
-    def noise(self, seeds: Tensor, step: Tensor | int) -> tuple[Tensor, Tensor]:
-        """The noise of a step, one row per replicate."""
+    def noise(self, seeds: Tensor, step: Tensor | int, fused: bool = False) -> tuple[Tensor, Tensor]:
+        """The noise of a step, one row per replicate; ``fused`` noise is made by compiled loops on a CPU."""
         if self.parts is not None:
             normals, logistics = self.parts
             return (
                 counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype),
                 counter.part_of_logistics(seeds, _LOGISTIC, step, logistics, self.dtype),
             )
-        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype)
-        logistic = counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
-        return normal, logistic
+        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype, fused=fused)
+        if not self.size.logistic:
+            return normal, normal.new_empty(len(self), 0)
+        return normal, counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
 
     def gradients(
         self,
