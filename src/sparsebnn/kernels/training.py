@@ -1,8 +1,8 @@
 """The elementwise parts of a training step on a CPU, by compiled loops (``training.c``): one pass per tensor.
 
 PyTorch runs them operation by operation, some ninety in a step of a small network, and each costs more to
-start than to do. Tensors are float32, contiguous and stacked, ``(K, …)``. The tests compare each function with
-its eager twin.
+start than to do. Tensors are float32, contiguous and stacked, ``(K, …)``. The tests compare each function
+with its eager twin.
 """
 
 from __future__ import annotations
