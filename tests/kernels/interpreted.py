@@ -16,7 +16,7 @@ from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
 from sparsebnn.posteriors import Gaussian, SpikeSlab
 from sparsebnn.random import noise as counter
-from sparsebnn.training.engine import BETAS, EPS, adam, corrected
+from sparsebnn.training.optimizers import BETAS, EPS, adam, corrected
 
 # batch, channels, size, filters, taps, stride, padding, dilation
 _CASES = [

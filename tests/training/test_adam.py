@@ -1,10 +1,10 @@
-"""adam.py: both forms against torch.optim.Adam, one replicate at a time."""
+"""optimizers.py: both forms of Adam against torch.optim.Adam, one replicate at a time."""
 
 import pytest
 import torch
 
 from contracts.members import generator
-from sparsebnn.training.engine import adam, adam_fused, corrected
+from sparsebnn.training.optimizers import adam, adam_eager, corrected
 
 K = 3
 SHAPES = {"a.weight": (5, 4), "a.bias": (7,), "b.scale": ()}
@@ -14,10 +14,10 @@ GROUP_OF = {"a.weight": 0, "a.bias": 1, "b.scale": 0}
 def plain(*arguments):
     *tensors, rates, group_of, count, alive = arguments
     rates, root = corrected(rates, torch.tensor(count))
-    adam(*tensors, rates, group_of, root, torch.tensor(alive))
+    adam(*tensors, rates, group_of, root, alive)
 
 
-FORMS = {"plain": plain, "fused": adam_fused}
+FORMS = {"plain": plain, "eager": adam_eager}
 
 
 class Problem:
@@ -48,7 +48,7 @@ class Problem:
                 self.rates,
                 GROUP_OF,
                 t + 1,
-                list(alive),
+                torch.tensor(alive),
             )
         return self
 

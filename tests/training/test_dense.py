@@ -26,7 +26,7 @@ NETWORKS = {
 
 def trained(monkeypatch, written_out, network, likelihood, y, varied):
     if not written_out:
-        monkeypatch.setattr(DenseGradients, "of", classmethod(lambda cls, objective: None))
+        monkeypatch.setattr(DenseGradients, "of", classmethod(lambda *_: None))
     x = torch.randn(50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weight = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     settings = Settings(epochs=4, batch_size=16, learning_rate=0.02, warmup=0.5)

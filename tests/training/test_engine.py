@@ -17,7 +17,7 @@ from sparsebnn.posteriors.learned_priors import HierarchicalPrior
 from sparsebnn.training import Callback
 from sparsebnn.training.compile import Silent
 from sparsebnn.training.devices import matmul_precision
-from sparsebnn.training.engine import _finite
+from sparsebnn.training.optimizers import all_finite
 from training.runs import (
     EXAMPLES,
     FAMILIES,
@@ -396,9 +396,9 @@ def test_whether_numbers_are_finite():
     broken = torch.zeros(4, 2, 2)
     broken[1, 0, 1], broken[2, 0], broken[3, 1, 1] = math.nan, math.inf, -math.inf
     broken[2, 1] = -math.inf
-    assert _finite([large]).tolist() == [[True] * 4]
-    assert _finite([large, broken]).tolist() == [[True] * 4, [True, False, False, False]]
-    assert _finite([torch.ones(4, 5)]).tolist() == [[True] * 4]
+    assert all_finite([large]).tolist() == [[True] * 4]
+    assert all_finite([large, broken]).tolist() == [[True] * 4, [True, False, False, False]]
+    assert all_finite([torch.ones(4, 5)]).tolist() == [[True] * 4]
 
 
 class Scaled(nn.Module):

@@ -1,8 +1,8 @@
-"""The elementwise parts of a training step on a CPU, by compiled loops (``training.c``): one pass per tensor.
+r"""The elementwise parts of a training step of dense networks, twice: in PyTorch, and by compiled loops.
 
 PyTorch runs them operation by operation, some ninety in a step of a small network, and each costs more to
-start than to do. Tensors are float32, contiguous and stacked, ``(K, …)``. The tests compare each function
-with its eager twin.
+start than to do. ``training.c`` does each in one pass. Tensors are stacked, ``(K, …)``; compiled loops take
+contiguous tensors of float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -11,25 +11,15 @@ import ctypes
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sparsebnn.kernels.compiler import library
 
-__all__ = [
-    "adam",
-    "available",
-    "finite",
-    "gradients",
-    "inputs",
-    "moments",
-    "normals",
-    "outputs",
-    "priors",
-    "slopes",
-]
+__all__ = ["Compiled", "Eager", "Weights", "adam", "available", "finite", "normals"]
 
 _SOURCE = Path(__file__).with_name("training.c")
 _CHUNK = 2048  # SB_CHUNK of the C source
@@ -65,124 +55,194 @@ def available() -> bool:
     return bool(_functions())
 
 
-def _at(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+class Weights(NamedTuple):
+    """Weights of a layer, or its biases, and their prior; without logits all are included.
+
+    ``strengths`` are those of a learned std and a learned inclusion of the prior (None: not learned), and the
+    largest inclusion (:class:`~sparsebnn.posteriors.learned_priors.EmpiricalPrior`).
+    """
+
+    mean: Tensor
+    raw_std: Tensor
+    logit: Tensor | None
+    prior_mean: Tensor
+    prior_std: Tensor
+    prior_inclusion: Tensor | None
+    strengths: tuple[float | None, float | None, float] = (None, None, 1.0)
 
 
-def _threads(numbers: int) -> int:
-    return torch.get_num_threads() if numbers > _ALONE else 1
+class Eager:
+    """In PyTorch, on any device and in any precision."""
+
+    @staticmethod
+    def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:
+        """Mean and variance of the weights, and what :meth:`gradients` wants to know again."""
+        std = F.softplus(w.raw_std)
+        if w.logit is None:
+            return w.mean, std * std, (std, None)
+        inclusion, exclusion = torch.sigmoid(w.logit), torch.sigmoid(-w.logit)
+        first = inclusion * w.mean
+        return first, inclusion * (std * std) + exclusion * (first * w.mean), (std, inclusion)
+
+    @staticmethod
+    def gradients(
+        w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Gradients by mean, raw_std and logit from those by the moments, which are overwritten; and the KL.
+
+        ``share`` is what the KL counts.
+        """
+        (std, inclusion), mean = known, w.mean
+        share = share.view(-1, *[1] * (mean.dim() - 1))
+        error, square = mean - w.prior_mean, std * std
+        prior_std, prior_logit = Eager._prior(w, inclusion, square + error * error)
+        var = prior_std**2
+        slab = torch.log(prior_std) - torch.log(std.clamp_min(torch.finfo(std.dtype).tiny)) - 0.5
+        slab = slab + (square + error * error) / (2.0 * var)
+        by_std = (2.0 * std * by_var + share * (std / var - 1.0 / std)) * torch.sigmoid(w.raw_std)
+        if w.logit is None:
+            return [by_mean + share * error / var, by_std], slab.flatten(1).sum(1)
+        exclusion, cost = torch.sigmoid(-w.logit), slab + w.logit - prior_logit
+        by_inclusion = by_mean * mean + by_var * (square + (exclusion - inclusion) * (mean * mean))
+        kl = inclusion * cost + F.softplus(prior_logit) - F.softplus(w.logit)
+        found = [
+            inclusion * (by_mean + 2.0 * exclusion * mean * by_var + share * error / var),
+            inclusion * by_std,
+            (by_inclusion + share * cost) * inclusion * exclusion,
+        ]
+        return found, kl.flatten(1).sum(1)
+
+    @staticmethod
+    def _prior(w: Weights, inclusion: Tensor | None, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """The prior's std and inclusion logit; what it learns, it learns here."""
+        std, prob = w.prior_std, w.prior_inclusion
+        if inclusion is None or prob is None:
+            return std, std
+        strength, kept, most = w.strengths
+        axes = tuple(range(1, inclusion.dim()))
+        if strength is not None:
+            total = strength * std**2 + (inclusion * squares).sum(axes, keepdim=True)
+            std = torch.sqrt(total / (strength + inclusion.sum(axes, keepdim=True)))
+        if kept is not None:
+            prob = ((kept * prob + inclusion.mean(axes, keepdim=True)) / (1.0 + kept)).clamp_max(most)
+        return std, torch.logit(prob)
+
+    @staticmethod
+    def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
+        """mean ← mean + √var · noise and var ← √var; a replicate's noise begins at ``start`` in its row."""
+        var.clamp_(min=least).sqrt_()
+        mean.addcmul_(var, Eager._noise(noise, start, mean))
+
+    @staticmethod
+    def _noise(noise: Tensor, start: int, like: Tensor) -> Tensor:
+        return noise[:, start : start + like[0].numel()].reshape(like.shape)
+
+    @staticmethod
+    def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The inputs of the next layer, rectified outputs and then x, and their squares."""
+        z = outputs.relu() if x is None else torch.cat([outputs.relu(), x], -1)
+        return z, z * z
+
+    @staticmethod
+    def slopes(
+        by_mean: Tensor,
+        by_var: Tensor | None,
+        outputs: Tensor,
+        std: Tensor,
+        noise: Tensor,
+        start: int,
+        least: float,
+    ) -> Tensor:
+        """The gradient by the outputs, in the place of ``by_mean``; the result is that · noise / (2 std).
+
+        Below the last layer it is (by_mean + 2 · output · by_var) where the output is above 0.
+        """
+        if by_var is not None:
+            by_mean.addcmul_(outputs, by_var, value=2.0).mul_(outputs > 0.0)
+        noisy = by_mean * Eager._noise(noise, start, by_mean) / (2.0 * std)
+        return torch.where(std > least, noisy, 0.0)
+
+
+class Compiled(Eager):
+    """By the loops of ``training.c``."""
+
+    @staticmethod
+    def takes(w: Weights) -> bool:
+        """Whether the loops know them: single precision, and priors of one value, or one per replicate."""
+        values = (w.prior_mean, w.prior_std, *([] if w.prior_inclusion is None else [w.prior_inclusion]))
+        single = all(v.numel() in (1, len(w.mean)) for v in values)
+        return single and all(v.dtype == torch.float32 and not v.is_cuda for v in (w.mean, *values))
+
+    @staticmethod
+    def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:
+        k, n = len(w.mean), w.mean[0].numel()
+        first = w.mean if w.logit is None else torch.empty_like(w.mean)
+        var = torch.empty_like(w.mean)
+        sums = torch.empty(k, -(-n // _CHUNK), 2, dtype=torch.float64)
+        _functions()["moments"](
+            k, n, _at(w.mean), _at(w.raw_std), _at(w.logit), _at(w.prior_mean), w.prior_mean.numel() > 1,
+            _at(first), _at(var), _at(sums), _threads(k * n),
+        )  # fmt: skip
+        return first, var, sums
+
+    @staticmethod
+    def gradients(
+        w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        k, n = len(w.mean), w.mean[0].numel()
+        prior = torch.empty(k, 3)
+        values: list[Any] = []
+        for value in (w.prior_mean, w.prior_std, w.prior_inclusion):
+            values += [_at(value), int(value is not None and value.numel() > 1)]
+        strengths = [-1.0 if strength is None else strength for strength in w.strengths]
+        _functions()["priors"](k, n, _at(known), *values, *strengths, _at(prior))
+        by_logit = None if w.logit is None else torch.empty_like(w.mean)
+        kl = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64)
+        _functions()["gradients"](
+            k, n, _at(w.mean), _at(w.raw_std), _at(w.logit), _at(prior), _at(share),
+            _at(by_mean), _at(by_var), _at(by_logit), _at(kl), _threads(k * n),
+        )  # fmt: skip
+        found = [by_mean, by_var] if by_logit is None else [by_mean, by_var, by_logit]
+        return found, kl.sum(1).float()
+
+    @staticmethod
+    def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
+        k, n = len(mean), mean[0].numel()
+        given = _at(mean), _at(var), noise.data_ptr() + 4 * start, noise.shape[1]
+        _functions()["outputs"](k, n, *given, least, _threads(k * n))
+
+    @staticmethod
+    def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        k, rows, units = outputs.shape
+        skipped = 0 if x is None else x.shape[-1]
+        z, square = (torch.empty(k, rows, units + skipped) for _ in range(2))
+        _functions()["inputs"](k * rows, units, skipped, _at(outputs), _at(x), _at(z), _at(square))
+        return z, square
+
+    @staticmethod
+    def slopes(
+        by_mean: Tensor,
+        by_var: Tensor | None,
+        outputs: Tensor,
+        std: Tensor,
+        noise: Tensor,
+        start: int,
+        least: float,
+    ) -> Tensor:
+        k, n = len(by_mean), by_mean[0].numel()
+        noisy = torch.empty_like(by_mean)
+        _functions()["slopes"](
+            k, n, _at(by_mean), _at(by_var), _at(outputs), _at(std),
+            noise.data_ptr() + 4 * start, noise.shape[1], least, _at(noisy), _threads(k * n),
+        )  # fmt: skip
+        return noisy
 
 
 def normals(seeds: Tensor, stream: int, step: int, count: int) -> Tensor:
     """``(K, count)`` standard normal numbers; the twin is :func:`sparsebnn.random.noise.normals`."""
     found = torch.empty(len(seeds), count)
-    threads = _threads(found.numel())
-    _functions()["normals"](seeds.data_ptr(), stream, step, len(seeds), count, found.data_ptr(), threads)
+    _functions()["normals"](_at(seeds), stream, step, len(seeds), count, _at(found), _threads(found.numel()))
     return found
-
-
-def moments(
-    mean: Tensor, raw_std: Tensor, logit: Tensor | None, prior_mean: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the weights, and sums that :func:`priors` learns from."""
-    k, n = len(mean), mean[0].numel()
-    first = mean if logit is None else torch.empty_like(mean)
-    var = torch.empty_like(mean)
-    sums = torch.empty(k, -(-n // _CHUNK), 2, dtype=torch.float64)
-    stride = prior_mean.numel() > 1
-    _functions()["moments"](
-        k, n, mean.data_ptr(), raw_std.data_ptr(), _at(logit), prior_mean.data_ptr(), stride,
-        first.data_ptr(), var.data_ptr(), sums.data_ptr(), _threads(k * n),
-    )  # fmt: skip
-    return first, var, sums
-
-
-def priors(
-    n: int,
-    sums: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    inclusion: Tensor | None,
-    strengths: tuple[float, float, float] = (-1.0, -1.0, 1.0),
-) -> Tensor:
-    """``(K, 3)``: mean, log std and inclusion logit of the prior of n weights.
-
-    ``strengths`` are those of a learned std and a learned inclusion (negative: not learned), and the largest
-    inclusion. Values have one element, or one per replicate.
-    """
-    k = len(sums)
-    found = torch.empty(k, 3)
-    values = []
-    for value in (mean, std, inclusion):
-        values += [_at(value), int(value is not None and value.numel() > 1)]
-    _functions()["priors"](k, n, sums.data_ptr(), *values, *strengths, found.data_ptr())
-    return found
-
-
-def gradients(
-    mean: Tensor,
-    raw_std: Tensor,
-    logit: Tensor | None,
-    prior: Tensor,
-    share: Tensor,
-    by_mean: Tensor,
-    by_var: Tensor,
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients by mean, raw_std and logit from those by the moments, which are overwritten; and the KL."""
-    k, n = len(mean), mean[0].numel()
-    by_logit = None if logit is None else torch.empty_like(mean)
-    kl = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64)
-    _functions()["gradients"](
-        k, n, mean.data_ptr(), raw_std.data_ptr(), _at(logit), prior.data_ptr(), share.data_ptr(),
-        by_mean.data_ptr(), by_var.data_ptr(), _at(by_logit), kl.data_ptr(), _threads(k * n),
-    )  # fmt: skip
-    found = [by_mean, by_var] if by_logit is None else [by_mean, by_var, by_logit]
-    return found, kl.sum(1)
-
-
-def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
-    """mean ← mean + √var · noise and var ← √var; a replicate's noise begins at ``start`` in its row."""
-    k, n = len(mean), mean[0].numel()
-    first = noise.data_ptr() + 4 * start
-    threads = _threads(k * n)
-    _functions()["outputs"](k, n, mean.data_ptr(), var.data_ptr(), first, noise.shape[1], least, threads)
-
-
-def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The inputs of the next layer, rectified outputs and then x, and their squares."""
-    k, rows, units = outputs.shape
-    skipped = 0 if x is None else x.shape[-1]
-    z, square = (torch.empty(k, rows, units + skipped) for _ in range(2))
-    given = outputs.data_ptr(), _at(x), z.data_ptr(), square.data_ptr()
-    _functions()["inputs"](k * rows, units, skipped, *given)
-    return z, square
-
-
-def slopes(
-    by_mean: Tensor,
-    by_var: Tensor | None,
-    outputs: Tensor,
-    std: Tensor,
-    noise: Tensor,
-    start: int,
-    least: float,
-) -> Tensor:
-    """The gradient by the outputs, in the place of ``by_mean``; the result is that times noise / (2 std)."""
-    k, n = len(by_mean), by_mean[0].numel()
-    noisy = torch.empty_like(by_mean)
-    _functions()["slopes"](
-        k, n, by_mean.data_ptr(), _at(by_var), outputs.data_ptr(), std.data_ptr(),
-        noise.data_ptr() + 4 * start, noise.shape[1], least, noisy.data_ptr(), _threads(k * n),
-    )  # fmt: skip
-    return noisy
-
-
-def _pointers(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-
-
-def _sizes(tensors: Sequence[Tensor], k: int) -> Any:
-    return (ctypes.c_int64 * len(tensors))(*(tensor.numel() // k for tensor in tensors))
 
 
 def adam(
@@ -197,14 +257,14 @@ def adam(
     betas: tuple[float, float],
     eps: float,
 ) -> None:
-    """One step in place; ``rates`` ``(groups, K)`` include the first correction, ``root`` is the second's."""
+    """One step in place; the twin is :func:`sparsebnn.training.optimizers.adam`."""
     names, k = list(parameters), len(alive)
     listed = [parameters[n] for n in names]
     own = [gradients[n].contiguous() for n in names]
     each = rates[[group_of[n] for n in names]].contiguous()
     pointers = [_pointers(t) for t in (listed, own, [first[n] for n in names], [second[n] for n in names])]
     threads = _threads(sum(t.numel() for t in listed))
-    values = each.data_ptr(), alive.data_ptr(), k, root, *betas, eps, threads
+    values = _at(each), _at(alive), k, root, *betas, eps, threads
     _functions()["adam"](len(names), _sizes(listed, k), *pointers, *values)
 
 
@@ -212,5 +272,21 @@ def finite(tensors: Sequence[Tensor], k: int) -> Tensor:
     """Whether all numbers of each tensor and replicate are finite, ``(tensors, K)``."""
     own = [tensor.contiguous() for tensor in tensors]
     found = torch.empty(len(own), k, dtype=torch.bool)
-    _functions()["finite"](len(own), _sizes(own, k), _pointers(own), k, found.data_ptr())
+    _functions()["finite"](len(own), _sizes(own, k), _pointers(own), k, _at(found))
     return found
+
+
+def _at(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _threads(numbers: int) -> int:
+    return torch.get_num_threads() if numbers > _ALONE else 1
+
+
+def _pointers(tensors: Sequence[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _sizes(tensors: Sequence[Tensor], k: int) -> Any:
+    return (ctypes.c_int64 * len(tensors))(*(tensor.numel() // k for tensor in tensors))

@@ -1,4 +1,4 @@
-"""The Triton kernel behind :func:`sparsebnn.training.engine.adam`; imported only where CUDA is used."""
+"""The Triton kernel behind :func:`sparsebnn.training.optimizers.adam`; imported only where CUDA is used."""
 
 # mypy: ignore-errors
 

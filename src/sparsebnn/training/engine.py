@@ -8,24 +8,30 @@ captured twice.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam as _torch_adam
 
 from sparsebnn.checks import InvalidInput, check_tensor, invalid
-from sparsebnn.kernels import training as kernels
-from sparsebnn.kernels.dispatch import for_capture, keep_freed_memory
+from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
-from sparsebnn.training.fused import FusedGradients
 from sparsebnn.training.objective import Batch, Parts, first_of
+from sparsebnn.training.optimizers import (
+    adam,
+    adam_eager,
+    all_finite,
+    average,
+    clipped,
+    corrected,
+    decay,
+    sgd,
+)
 from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
@@ -34,7 +40,6 @@ if TYPE_CHECKING:
     from sparsebnn.training.parallel import Part, Shard
     from sparsebnn.training.streams import Stream
 
-BETAS, EPS = (0.9, 0.999), 1e-8
 State = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
 
@@ -109,22 +114,22 @@ class Engine:
         apart = shard is not None or bool(self.pieces) or drawing
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        fused = None if apart or mode not in ("auto", "fused") else self._written_out(FusedGradients)
+        fused = None if apart or mode not in ("auto", "fused") else self._written_out(True)
         self.requested = check_mode(mode, self.device, apart, fused is not None)
         steps = settings.epochs * batches.per_epoch
         self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps, fused is not None)
-        self._fused = fused if self.mode == "fused" else None
         # A single replicate runs as an ordinary module, unless its step is fused.
-        self._dense = self._written_out(DenseGradients) if len(replicates) > 1 else None
+        eager = self._written_out(False) if len(replicates) > 1 else None
+        self._dense = fused if self.mode == "fused" else eager
 
-    def _written_out(self, kind: type[DenseGradients]) -> DenseGradients | None:
+    def _written_out(self, fused: bool) -> DenseGradients | None:
         """Gradients without a graph, where that is possible: the quickest way on a CPU."""
         batch = self._batch(self.state)
         if self.device.type != "cpu" or self.settings.autocast is not None:
             return None
         if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor):
             return None
-        found = kind.of(self.replicates.objective)
+        found = DenseGradients.of(self.replicates.objective, fused)
         return found if found is not None and batch.x.dim() == 3 and found.fits(self.state, batch) else None
 
     def _twice_moved(self) -> dict[str, Tensor]:
@@ -217,7 +222,7 @@ class Engine:
         return own._replace(rows=mask.sum() * self.shard.share)
 
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
-        return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"], self._fused is not None)
+        return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"], self.mode == "fused")
 
     def _prelude(self, state: State) -> tuple[Tensor, ...]:
         """What a step needs and no weight goes into: its noise, and Adam's rates at that step."""
@@ -256,12 +261,10 @@ class Engine:
         return found if self.shard is None else self.shard.reduced(*found)
 
     def _gradients_of(self, batch: Batch, noise: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Parts]:
-        if self._fused is not None:
-            return self._fused(self.state, batch, self["beta"], noise)
-        if len(self.replicates) == 1:
-            return self.replicates.gradients_single(batch, self["beta"], noise)
         if self._dense is not None:
             return self._dense(self.state, batch, self["beta"], noise)
+        if len(self.replicates) == 1:
+            return self.replicates.gradients_single(batch, self["beta"], noise)
         return self.replicates.gradients(self.state, batch, self["beta"], noise)
 
     def _accumulated(self) -> tuple[dict[str, Tensor], Parts]:
@@ -279,56 +282,38 @@ class Engine:
         state, loop = self.state, self.state["loop"]
         gradients, parts = self._accumulated() if self.pieces else self._gradients(*self._noise(state))
         with torch.no_grad():
-            finite = self._finite(gradients.values())
+            fused = self.mode == "fused"
+            finite = all_finite(gradients.values(), fused)
             self._remember_culprits(finite, list(gradients))
             _judge(loop, parts, finite.all(0))
             gradients = self._before_update(state, gradients)
             if self.settings.optimizer == "sgd":
                 self._descend(state, gradients)
             else:
-                self._eager_adam(state, gradients)
+                tensors = state["trained"], gradients, state["first"], state["second"]
+                together = not any(name.startswith("learning_rate") for name in self.varied)
+                rates, count = (loop["rates"], self.group_of), int(loop["step"]) + 1
+                adam_eager(*tensors, *rates, count, loop["alive"], together, fused)
             if self.settings.average is not None:
                 self._average(state)
             _account(loop, parts)
-
-    def _finite(self, gradients: Iterable[Tensor]) -> Tensor:
-        if self._fused is not None:
-            return kernels.finite(list(gradients), len(self.replicates))
-        return _finite(gradients)
-
-    def _eager_adam(self, state: State, gradients: Tensors) -> None:
-        loop, count = state["loop"], int(state["loop"]["step"]) + 1
-        tensors = state["trained"], gradients, state["first"], state["second"]
-        if self._fused is not None:
-            rates, root = loop["rates"] / (1.0 - BETAS[0] ** count), math.sqrt(1.0 - BETAS[1] ** count)
-            kernels.adam(*tensors, rates, self.group_of, root, loop["alive"], BETAS, EPS)
-        else:
-            together = not any(name.startswith("learning_rate") for name in self.varied)
-            alive = loop["alive"].tolist()
-            adam_fused(*tensors, loop["rates"], self.group_of, count, alive, together)
 
     def _before_update(self, state: State, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Clip gradients and shrink weights, if the settings ask for it."""
         settings, loop = self.settings, state["loop"]
         if settings.clip_norm is not None or settings.weight_decay:
-            from sparsebnn.training import optimizers
-
             if settings.clip_norm is not None:
-                gradients = optimizers.clipped(gradients, settings.clip_norm)
+                gradients = clipped(gradients, settings.clip_norm)
             if settings.weight_decay:
                 names, rates = self.replicates.ordinary, (loop["rates"], self.group_of)
-                optimizers.decay(state["trained"], names, *rates, settings.weight_decay, loop["alive"])
+                decay(state["trained"], names, *rates, settings.weight_decay, loop["alive"])
         return gradients
 
     def _descend(self, state: State, gradients: Tensors) -> None:
-        from sparsebnn.training.optimizers import sgd
-
         rates, loop = (state["loop"]["rates"], self.group_of), state["loop"]
         sgd(state["trained"], gradients, state["first"], *rates, self.settings.momentum, loop["alive"])
 
     def _average(self, state: State) -> None:
-        from sparsebnn.training.optimizers import average
-
         assert self.settings.average is not None
         average(state["average"], state["trained"], self.settings.average, state["loop"]["step"])
 
@@ -345,9 +330,10 @@ class Engine:
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
                 apart = self.shard is not None or bool(self.pieces)
-                fused = None if apart else self._written_out(FusedGradients)
+                fused = None if apart else self._written_out(True)
                 self.mode = check_mode(before, self.device, apart, fused is not None)
-                self._fused = fused if self.mode == "fused" else None
+                if self.mode == "fused":
+                    self._dense = fused
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
@@ -406,7 +392,7 @@ class Engine:
     @torch.no_grad()
     def check(self) -> None:
         """Stop replicates in which a gradient that was not finite has left its mark on Adam's moments."""
-        broken = self["alive"] & ~_finite(self.state["first"].values()).all(0)
+        broken = self["alive"] & ~all_finite(self.state["first"].values()).all(0)
         self["stopped_at"].copy_(torch.where(broken, self["step"] - 1, self["stopped_at"]))
         self["alive"].logical_and_(~broken)
 
@@ -420,13 +406,6 @@ class Engine:
                 self._set_rates(self._epoch + self._position / self.batches.per_epoch)
             self._advance()
             self._position += 1
-
-
-def _finite(stacks: Iterable[Tensor]) -> Tensor:
-    """Whether all numbers of a replicate are finite, ``(stacks, K)``; sums take one pass, not five."""
-    each = [stack.reshape(len(stack), -1) for stack in stacks]  # some have one number per replicate
-    sums = torch.isfinite(torch.stack([stack.sum(1) for stack in each]))
-    return sums if bool(sums.all()) else torch.stack([torch.isfinite(stack).all(1) for stack in each])
 
 
 def _judge(loop: dict[str, Tensor], parts: Parts, gradients: Tensor | None = None) -> None:
@@ -445,98 +424,3 @@ def _account(loop: dict[str, Tensor], parts: Parts) -> None:
     loop["kl_by_layer"].copy_(parts.kl_by_layer)
     loop["position"].add_(1)
     loop["step"].add_(1)
-
-
-def corrected(rates: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Adam's bias corrections at step t from 1: :math:`\eta/(1-\beta_1^t)` and :math:`\sqrt{1-\beta_2^t}`.
-
-    Separate from :func:`adam`, or the compiler would compute the powers again for every weight.
-    """
-    # In single precision 1 - 0.999^t would lose half its digits.
-    first = (1.0 - BETAS[0] ** count.double()).to(rates.dtype)
-    return rates / first, torch.sqrt(1.0 - BETAS[1] ** count.double()).to(rates.dtype)
-
-
-def adam(
-    parameters: Tensors,
-    gradients: Tensors,
-    first: Tensors,
-    second: Tensors,
-    rates: Tensor,
-    group_of: Mapping[str, int],
-    root: Tensor,
-    alive: Tensor,
-) -> None:
-    r"""One step, in place, in plain operations: the compiler joins it with the gradient that feeds it.
-
-    .. math::
-        m \leftarrow \beta_1 m + (1-\beta_1) g, \quad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \quad
-        p \leftarrow p - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon}
-
-    Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
-    row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
-    values. A step that is captured without the compiler takes one kernel for each parameter.
-    """
-    for name, p in parameters.items():
-        g, m, v = gradients[name], first[name], second[name]
-        if for_capture() and p.is_cuda and p.dtype == torch.float32:
-            from sparsebnn.kernels import triton_adam
-
-            own = rates[group_of[name]]
-            triton_adam.update(p, g.contiguous(), m, v, own, root, alive, BETAS, EPS)
-            continue
-        per_replicate = (-1, *[1] * (p.dim() - 1))
-        rate = rates[group_of[name]].view(per_replicate)
-        live = alive.view(per_replicate)
-        m_new = m + (1.0 - BETAS[0]) * (g - m)
-        v_new = BETAS[1] * v + (1.0 - BETAS[1]) * g * g
-        p_new = p - rate * m_new / (torch.sqrt(v_new) / root + EPS)
-        # A gradient that is not finite must not reach the parameter; the moment keeps the evidence.
-        p.copy_(torch.where(live & torch.isfinite(g), p_new, p))
-        m.copy_(torch.where(live, m_new, m))
-        v.copy_(torch.where(live, v_new, v))
-
-
-def adam_fused(
-    parameters: Tensors,
-    gradients: Tensors,
-    first: Tensors,
-    second: Tensors,
-    rates: Tensor,
-    group_of: Mapping[str, int],
-    count: int,
-    alive: list[bool],
-    together: bool | None = None,
-) -> None:
-    """The same step through torch's fused kernel, one pass over memory per tensor.
-
-    ``together``: all replicates have one rate (None: look). It must not change within a run, since the kernel
-    rounds a whole stack and its slices differently.
-    """
-    if together is None:
-        together = bool((rates == rates[:, :1]).all())
-    held = [t for kind in (parameters, first, second) for t in kind.values()]
-    dead = [k for k, living in enumerate(alive) if not living] if together else []
-    before = [t[dead].clone() for t in held] if dead else []
-    parts = [slice(None)] if together else [slice(k, k + 1) for k, living in enumerate(alive) if living]
-    for group in set(group_of.values()):
-        names = [name for name in parameters if group_of[name] == group]
-        for part in parts:
-            _torch_adam(
-                [parameters[n][part] for n in names],
-                [gradients[n][part] for n in names],
-                [first[n][part] for n in names],
-                [second[n][part] for n in names],
-                [],
-                [torch.tensor(float(count - 1), device=rates.device) for _ in names],
-                fused=True,
-                amsgrad=False,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                lr=float(rates[group, part][0]),
-                weight_decay=0.0,
-                eps=EPS,
-                maximize=False,
-            )
-    for tensor, values in zip(held, before):
-        tensor[dead] = values
