@@ -27,6 +27,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "error_rates": ("selection.error_rates", "False discovery rates with correlation and wrong priors."),
     "mixture": ("selection.mixtures", "Structure sampling and mixtures against exact probabilities."),
     "input_skip": ("selection.input_skip", "Small input-skip networks and their active weights."),
+    "column_selection": ("selection.column_selection", "Columns of default fits, next to Boruta, LassoNet."),
     "finemapping": ("selection.finemapping", "Credible sets on real genotypes, next to susieR."),
     "uncertainty": ("uncertainty.command", "Predictive uncertainty on five clusters."),
     "uncertainty_settings": ("uncertainty.settings", "Rates and slab widths of the uncertainty study."),
@@ -39,6 +40,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "density_choice": ("estimators.density_choice", "The estimators' target_density and what it costs."),
     "survival": ("peers.survival", "Survival analysis next to scikit-survival's methods."),
     "features": ("peers.features", "Feature selection at k = 50, next to LassoNet."),
+    "tabular": ("peers.tabular", "Real tables, next to linear models, boosting, CatBoost and others."),
     "uci": ("peers.uci", "UCI regression on fixed splits: RMSE, log-likelihood, coverage."),
     "defaults": ("estimators.defaults", "The estimators' defaults against scikit-learn's."),
 }

@@ -19,9 +19,9 @@ from studies.frontier import choose, command, curve, groups
 from studies.frontier import report as frontier_report
 from studies.image_ood import command as image_ood
 from studies.image_ood import report as image_report
-from studies.peers import survival
+from studies.peers import survival, tabular_report
 from studies.runner import filled, read_rows
-from studies.selection import fdr_report, power_report, table3_report, truth_report
+from studies.selection import column_report, fdr_report, power_report, table3_report, truth_report
 from studies.tables import ablations, cells, densities, lbbnn_schedule
 from studies.tables import command as table_command
 from studies.tables import report as tables
@@ -64,6 +64,12 @@ def shown() -> dict[str, tuple[str, str, str]]:
         "column_choice": ("defaults", column_choice.table(committed("column_choice")["rows"]), "columns"),
         "density_choice": ("defaults", density_choice.table(committed("density_choice")["rows"]), "density"),
         "survival": ("survival", survival.table(read_rows(RESULTS / "survival/rows.jsonl")), "survival"),
+        "tabular": ("tabular", tabular_report.body(read_rows(RESULTS / "tabular/rows.jsonl")), "tabular"),
+        "column_selection": (
+            "column_selection",
+            column_report.body(read_rows(RESULTS / "column_selection/rows.jsonl")),
+            "selection",
+        ),
         "image_ood": ("uncertainty", "\n".join(image_report.markdown(record)), "images"),
     }
 

@@ -1,0 +1,97 @@
+"""The tables of docs/studies/column_selection.md, from the rows of the study ``column_selection``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["body", "table"]
+
+Rows = Sequence[dict[str, Any]]
+_CASE = ("group", "task", "kind", "rows", "columns", "correlation")
+
+
+def _mean(values: Sequence[float], error: bool = False) -> str:
+    if not values:
+        return ""
+    spread = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{np.mean(values):.2f} ± {spread:.2f}" if error else f"{np.mean(values):.2f}"
+
+
+def _cells(rows: Rows, rule: str) -> list[str]:
+    """Precision, recall, false discovery rate with its standard error, and the number of columns."""
+    found = [row["rules"][rule] for row in rows if row["rules"].get(rule) is not None]
+    if not found:
+        return ["", "", "refused" if rows else "", ""]
+    precision = [each["precision"] for each in found]
+    rates = _mean([1.0 - each for each in precision], error=True)
+    recall = _mean([each["recall"] for each in found])
+    if len(found) < len(rows):
+        rates += f" ({len(found)} of {len(rows)})"
+    return [_mean(precision), recall, rates, f"{np.mean([each['chosen'] for each in found]):.1f}"]
+
+
+def table(rows: Rows) -> str:
+    """A line per case, method and rule: means over data sets."""
+    lines = [
+        "| case | method | rule | precision | recall | FDR | columns "
+        "| log-loss or RMSE | accuracy or R² | seconds |",
+        "| --- | --- | --- |" + " ---: |" * 7,
+    ]
+    for case in dict.fromkeys(tuple(row[name] for name in _CASE) for row in rows):
+        _, task, kind, size, width, correlation = case
+        title = f"{task}, {kind}, {size:,} × {width:,}"
+        title += f", correlation {correlation:g}" if case[0] == "correlation" else ""
+        own = [row for row in rows if tuple(row[name] for name in _CASE) == case]
+        methods = sorted(dict.fromkeys(r["method"] for r in own), key=lambda m: not m.startswith("sparsebnn"))
+        for method in methods:
+            part = [row for row in own if row["method"] == method]
+            ends = [_mean([r[key] for r in part if key in r]) for key in ("loss", "score")]
+            if part[0].get("loss") is not None:
+                ends[0] = f"{np.mean([r['loss'] for r in part]):.3f}"
+            ends.append(f"{np.mean([r['seconds'] for r in part]):.1f}")
+            for i, rule in enumerate(part[0]["rules"] or [""]):
+                measures = _cells(part, rule) if rule else [""] * 4
+                shown = ends if i == 0 else ["", "", ""]
+                name = f"`{rule}`" if "_" in rule or "(" in rule else rule
+                lines.append("| " + " | ".join([title, method, name, *measures, *shown]) + " |")
+    return "\n".join(lines)
+
+
+def summary(rows: Rows) -> str:
+    """A line per method and rule: means over all tables of the group up to correlation 0.5, and at 0.9."""
+    lines = [
+        "| method | rule | tables | precision | recall | FDR | correlation 0.9: precision | recall | FDR |",
+        "| --- | --- |" + " ---: |" * 7,
+    ]
+    methods = sorted(dict.fromkeys(r["method"] for r in rows), key=lambda m: not m.startswith("sparsebnn"))
+    for method in methods:
+        part = [row for row in rows if row["method"] == method]
+        for rule in part[0]["rules"]:
+            low = _cells([row for row in part if row["correlation"] <= 0.5], rule)
+            high = _cells([row for row in part if row["correlation"] > 0.5], rule)
+            name = f"`{rule}`" if "_" in rule or "(" in rule else rule
+            lines.append("| " + " | ".join([method, name, f"{len(part)}", *low[:3], *high[:3]]) + " |")
+    return "\n".join(lines)
+
+
+_TITLES = {
+    "correlation": "500 rows, 100 columns",
+    "rows": "50 columns of which 10 matter, 200 to 10,000 rows",
+    "wide and small": "Wide and small tables with a linear truth",
+}
+
+
+def body(rows: Rows) -> str:
+    """All tables of the page."""
+    parts = []
+    for group, title in _TITLES.items():
+        own = [row for row in rows if row["group"] == group]
+        if own:
+            parts.append(f"## {title}")
+            if group == "correlation":
+                parts += ["Means over both tasks and both truths:", summary(own), "By case:"]
+            parts.append(table(own))
+    return "\n\n".join(parts)
