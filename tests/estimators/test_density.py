@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from estimators.quick import QUICK, two_classes
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, base, early_stopping, load
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, early_stopping, load, training
 from sparsebnn.nn.networks import prior_values
 
 
@@ -48,7 +48,7 @@ def test_training_cut_short_has_its_density_all_the_same(monkeypatch):
             if epoch.epoch == 4:
                 raise early_stopping.StopTraining(run, "the time budget is spent")
 
-    monkeypatch.setattr(base, "TimeBudget", Now)
+    monkeypatch.setattr(training, "TimeBudget", Now)
     model = SparseBNNClassifier(**{**QUICK, "hidden": (20,)}, target_density=0.1, time_budget=60.0)
     with pytest.warns(
         UserWarning, match=f"The time budget of 60 s allowed 5 of {QUICK['epochs']} planned epochs"

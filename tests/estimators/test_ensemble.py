@@ -5,7 +5,7 @@ import torch
 
 from estimators.quick import QUICK
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Folded, folds, linear_layers
+from sparsebnn.estimators.ensemble import Folded, folds, leaves_out, linear_layers
 from sparsebnn.likelihoods import Categorical, Gaussian
 
 FIVE = {**QUICK, "replicates": 5}
@@ -13,17 +13,19 @@ FIVE = {**QUICK, "replicates": 5}
 
 def test_held_rows_do_not_count():
     outputs, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    form = Folded(Categorical(3))
-    form.held.fill_(1.0)
-    y = torch.stack([labels.float(), torch.tensor([0.0, 1, 2, 0, 1, 2])], dim=1)
-    expected = Categorical(3).nll(outputs, labels) * torch.tensor([1.0, 0, 1, 1, 0, 1])
-    assert torch.equal(form.nll(outputs, form.prepare(y)), expected)
+    y = torch.stack([labels.float(), torch.tensor([0.0, 1, 2, 3, 4, 5])], dim=1)
+    form = Folded(Categorical(3), replicates=4)
+    for held, seen in ((1.0, [1.0, 0, 0, 1, 1, 1]), (3.0, [0.0, 1, 1, 0, 1, 1])):
+        form.held.fill_(held)
+        expected = Categorical(3).nll(outputs, labels) * torch.tensor(seen)
+        assert torch.equal(form.nll(outputs, form.prepare(y)), expected)
+        assert [fold for fold in range(6) if not seen[fold]] == sorted(leaves_out(int(held), 4))
 
 
 def test_several_targets_keep_their_columns():
-    form = Folded(Gaussian(2, "fixed"))
+    form = Folded(Gaussian(2, "fixed"), replicates=5)
     y = torch.randn(4, 2)
-    found = form.nll(torch.zeros(4, 2), torch.cat([y, torch.zeros(4, 1)], dim=1))
+    found = form.nll(torch.zeros(4, 2), torch.cat([y, torch.full((4, 1), 9.0)], dim=1))
     assert torch.allclose(found, Gaussian(2, "fixed").nll(torch.zeros(4, 2), y))
 
 
@@ -36,7 +38,7 @@ def test_every_class_is_spread_over_the_folds():
 
 
 def test_a_replicate_is_blind_to_the_targets_of_its_fold():
-    """Turning two targets of fold 0 round changes every replicate but the first."""
+    """Turning two targets of fold 0 round changes every replicate but the first and the last."""
     x = np.random.RandomState(0).randn(60, 3)
     # Sums of 1 and −1 are exact: standardising does not notice the exchange.
     y = np.where(x[:, 0] > np.median(x[:, 0]), 1.0, -1.0)
@@ -47,7 +49,7 @@ def test_a_replicate_is_blind_to_the_targets_of_its_fold():
     again = SparseBNNRegressor(**FIVE, calibrate=True).fit(x, other)
     pairs = zip(first._trained[:10], again._trained)
     same = [torch.equal(linear_layers(a)[0].weights.mean, linear_layers(b)[0].weights.mean) for a, b in pairs]
-    assert same == 2 * [True, False, False, False, False]
+    assert same == 2 * [True, False, False, False, True]
 
 
 def test_overconfident_and_timid_predictions_are_corrected():

@@ -78,11 +78,13 @@ def test_a_linear_truth_and_few_rows_are_left_to_linear_networks(kind, tmp_path)
     x = random.randn(400, 8)
     f = x @ np.linspace(-1.0, 1.0, 8)
     y = f + random.logistic(size=400) > 0 if kind is SparseBNNClassifier else f + random.randn(400)
-    model = kind(random_state=0, epochs=30).fit(x, y)
-    assert set(range(10, 15)) <= set(model._places)
-    assert len(model.posterior_networks_) == 5
+    model = kind(random_state=0, epochs=60).fit(x, y)
+    assert "linear networks" in model.predictors_
+    assert set(range(16, 24)) <= set(model._places)
+    assert len(model.posterior_networks_) == 8
     loaded = kind.load(model.save(tmp_path / "model.safetensors"))
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
     np.testing.assert_array_equal(loaded.inclusion_, model.inclusion_)
+    assert loaded.predictors_ == model.predictors_
     again = loaded.set_params(warm_start=True, epochs=1).fit(x, y)
-    assert len(again.posterior_networks_) == 5
+    assert len(again.posterior_networks_) == 8

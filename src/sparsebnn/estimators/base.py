@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection
-from sparsebnn.estimators.continuing import Continued, continued
-from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
+from sparsebnn.estimators.continuing import continued
+from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
     Encoder,
     checked_kinds,
@@ -37,47 +37,38 @@ from sparsebnn.estimators.ensemble import (
     Folded,
     can_be_linear,
     choose,
-    folds,
+    leaves_out,
     linear_network,
 )
-from sparsebnn.estimators.fitted import Fitted
-from sparsebnn.estimators.plan import Plan, missed_density, network, planned, positive, prior_as_given, share
+from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
+from sparsebnn.estimators.training import Trained, Training
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import InputSkip, density
 from sparsebnn.selection.rules import select
-from sparsebnn.training import Callback, Run, train
 from sparsebnn.training.devices import device_of, one_thread
 
 __all__ = ["SparseBNN"]
 
 _LEAST_WEIGHT = 0.1  # of a row, on average
-_FOLDS = {"classification": 5, "regression": 10}  # of which each replicate leaves out one
-_MANY_FOLDS = 10
-_LEAST_TO_CALIBRATE = 30
-# With this many rows, leaving out a fifth costs little accuracy and improves the selection of columns.
-_ROWS_TO_SPARE = 5000
 _ROWS_FOR_EFFECTS = 200
 _ROWS_FOR_LINEAR = 20_000
 _LEAST_STEPS = 400  # with fewer, inclusions are still near their start
 _DRAWS_FOR_EFFECTS = 60
-_TRIAL_STEPS = 3  # per epoch; two epochs are timed
-_ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
-_REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
+# What may predict, as a summary names it.
+_KINDS = (
+    "the Bayes posterior",
+    "tempered networks",
+    "linear networks",
+    "the Bayes posterior of screened columns",
+    "tempered networks of screened columns",
+)
 
 
-class SparseBNN(Fitted):
+class SparseBNN(Training):
     """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
 
-    _task = "classification"
-    _kept_rows: Tensor
-    _continued: Continued | None
     _seed: int
-
-    # -- training -------------------------------------------------------------------------------------
-
-    def _likelihood(self, y: Tensor) -> Likelihood:
-        raise NotImplementedError
 
     def _output_names(self) -> tuple[str, ...]:
         """The names of the outputs that ``explain`` explains."""
@@ -99,10 +90,6 @@ class SparseBNN(Fitted):
 
     def _restore_targets(self, record: dict[str, Any]) -> None:
         raise NotImplementedError
-
-    def _plan_options(self, rows: int) -> dict[str, Any]:
-        """The parameters that a plan is made from."""
-        return self.get_params()
 
     def _after_training(self, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
         """Called when the networks are known, before anything is computed with them."""
@@ -155,10 +142,10 @@ class SparseBNN(Fitted):
             if before is not None:
                 seen = before.seen.after(x, targets.numpy(), 0)
                 weight = before.weight(weight, seen.rows)
-            run, effort = self._train(x, targets, weight, seed, budget)
-            self._set_fitted(run, x, targets, weight, effort)
+            trained = self._train(x, targets, weight, seed, budget)
+            self._set_fitted(trained, x, targets, weight)
             if before is not None:
-                steps = len(run.history) * run.batches.per_epoch
+                steps = len(trained.run.history) * trained.run.batches.per_epoch
                 self._seen = dataclasses.replace(seen, steps=seen.steps + steps)
             else:
                 self.__dict__.pop("_seen", None)
@@ -169,138 +156,13 @@ class SparseBNN(Fitted):
             self.seconds_ = time.monotonic() - began
         return self
 
-    def _train(
-        self, x: np.ndarray, y: Tensor, weight: np.ndarray, seed: int, budget: Budget | None
-    ) -> tuple[Run, float]:
-        """The run, and the share of the work after it that fits the time budget."""
-        owner = type(self).__name__
-        inputs, w, targets = torch.from_numpy(x).float(), torch.from_numpy(weight).float(), y
-        # The command line watches the training to show a progress bar.
-        callbacks: list[Callback] = list(getattr(self, "_watchers", ()))
-        if self.early_stopping:
-            callbacks.append(self._held_out(inputs, y, w, seed))
-            keep = self._kept_rows
-            inputs, y, w = inputs[keep], y[keep], w[keep]
-        plan = planned(self._plan_options(len(inputs)), len(inputs), self._task, owner)
-        form = self._likelihood(y)
-        options: dict[str, Any] = {}
-        if self._continued is not None:
-            plan = self._continued.plan(self, plan, len(inputs))
-            options = self._continued.options(form)
-        self._fold = self._folds(plan, y, seed)
-        template = network(plan, inputs.shape[1], form.n_outputs(y))
-        options |= {"likelihood": form, "replicates": len(plan.temperatures), "seed": seed}
-        options["per_replicate"] = plan.per_replicate()
-        if self._fold is not None:
-            # Cross-fitting: the fold becomes the last column of y, and rows of fold k have no loss in
-            # replicate k.
-            options["likelihood"] = Folded(form)
-            options["per_replicate"]["held"] = [plan.fold_of(k) for k in range(len(plan.temperatures))]
-            y = torch.cat([y.reshape(len(y), -1).float(), self._fold[:, None]], dim=1)
-        data: tuple[Tensor, ...] = (inputs, y) if bool((w == 1.0).all()) else (inputs, y, w)
-        device = str(self.device)
-        if device == "auto":
-            device = plan.device(*inputs.shape)
-        options |= {"device": device, "progress": None if self.verbose else False}
-        rows, needed, pace = len(inputs), 0.0, None
-        with plan.threads(inputs.shape[1], device):
-            if budget is not None:
-                if device != "cpu" and budget.seconds < _REPAYS_COMPILING:
-                    options["mode"] = "captured"
-
-                def rehearse(run: Run) -> None:
-                    self._set_fitted(run, x, targets, weight, LEAST_EFFORT, networks=1)
-
-                pace = self._pace(plan, template, data, options, rehearse)
-                needed = budget.needed(plan, rows, pace)
-                plan = budget.shortened(
-                    plan, rows, pace, lambda n: planned(self._plan_options(n), n, self._task, owner)
-                )
-                if plan.train_rows is not None:
-                    chosen = np.random.RandomState(seed).permutation(rows)[: plan.train_rows]
-                    picked = torch.from_numpy(chosen).sort().values
-                    data = tuple(each[picked] for each in data)
-                    self._kept_rows = self._kept_rows[picked] if self.early_stopping else picked
-                callbacks.append(TimeBudget(budget.until - budget.after(pace)))
-            self.plan_, self.stopped_because_ = plan, "all epochs are done"
-            if plan.full_epochs is not None:
-                self.stopped_because_ = "the time budget allowed no more"
-            try:
-                run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
-            except early_stopping.StopTraining as enough:
-                run, self.stopped_because_ = enough.run, enough.why
-                self.notes_ += early_stopping.cut_short(run, plan, enough.why)
-        for callback in callbacks:
-            if isinstance(callback, EarlyStopping):
-                callback.restore(run)
-        if budget is None or pace is None:
-            return run, 1.0 if self._continued is None else self._continued.effort
-        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
-        self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
-        effort = budget.effort(pace)
-        self.notes_ += early_stopping.less_effort(effort, budget.seconds)
-        return run, effort
-
-    @property
-    def _calibrates(self) -> bool:
-        return bool(self.calibrate)
-
-    def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
-        """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
-        wanted = self._calibrates or plan.tempered is not None or len(y) >= _ROWS_TO_SPARE
-        if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
-            return None
-        count = self._fold_count(len(y), plan.replicates)
-        return folds(y, count, seed, self._task == "classification" and y.dim() == 1)
-
-    def _fold_count(self, rows: int, replicates: int) -> int:
-        return max(_FOLDS[self._task] if rows < _ROWS_TO_SPARE else _MANY_FOLDS, replicates)
-
-    def _held_out(self, x: Tensor, y: Tensor, w: Tensor, seed: int) -> EarlyStopping:
-        """Hold out rows for the validation ELBO; ``_kept_rows`` are the training rows."""
-        owner = type(self).__name__
-        part = share(self.validation_fraction, "validation_fraction", owner)
-        count = max(1, round(part * len(x)))
-        if count >= len(x):
-            raise invalid("validation_fraction", owner, "a share that leaves rows to train on", part)
-        order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x)))
-        held, self._kept_rows = order[:count].sort().values, order[count:].sort().values
-        return EarlyStopping(x[held], y[held], w[held], check_count(self.patience, "patience", owner))
-
-    def _pace(
-        self,
-        plan: Plan,
-        template: Any,
-        data: tuple[Tensor, ...],
-        options: dict[str, Any],
-        rehearse: Callable[[Run], None],
-    ) -> Pace:
-        """Time a few training steps and a rehearsal of the work that follows."""
-        few = tuple(each[: _TRIAL_STEPS * plan.settings.batch_size] for each in data)
-        self.plan_ = plan.with_settings(
-            epochs=2, target_density=None, free_fraction=None, refit=0.0, refit_temperature_factor=1.0
-        )
-        run = train(template, few, settings=self.plan_.settings, **options)
-        step = run.history[-1].seconds / run.batches.per_epoch
-        began = time.monotonic()
-        rehearse(run)
-        return Pace(max(step, 1e-6), run.compile_seconds, _ALL_NETWORKS * (time.monotonic() - began))
-
     # -- what was learned -----------------------------------------------------------------------------
 
     def _set_fitted(
-        self,
-        run: Run,
-        x: np.ndarray,
-        y: Tensor,
-        weight: np.ndarray,
-        effort: float = 1.0,
-        networks: int | None = None,
+        self, found: Trained, x: np.ndarray, y: Tensor, weight: np.ndarray, networks: int | None = None
     ) -> None:
-        """Set the attributes of a fitted estimator.
-
-        ``effort`` is the share of the work to do, from 0 to 1; ``networks`` is the number to keep.
-        """
+        """Set the attributes of a fitted estimator; ``networks`` is the number to keep."""
+        run, count = found.run, self.plan_.replicates
         living = [k for k in range(len(run.seeds)) if k not in {s.replicate for s in run.stopped}][:networks]
         objectives = [run.replicates.unstack(k).to("cpu") for k in living]
         trained = [each.network for each in objectives]
@@ -309,30 +171,38 @@ class SparseBNN(Fitted):
                 prior_as_given(each, self.plan_)
         forms = [each.likelihood for each in objectives]
         forms = [each.inner if isinstance(each, Folded) else each for each in forms]
-        # Replicates at the plan's temperature come first, then as many tempered ones, then linear networks.
-        first = [place for place, k in enumerate(living) if k < self.plan_.replicates]
-        chosen = Choice(first or list(range(len(living))))
+        # Replicates at the plan's temperature come first, then as many tempered ones.
+        first = [place for place, k in enumerate(living) if k < count]
+        chosen, self.predictors_ = Choice(first or list(range(len(living)))), [_KINDS[0]]
+        replicate_of = [k % count for k in living]
         if self._fold is not None and not run.stopped and networks is None:
-            sets = [first]
+            kinds = list(_KINDS[: len(trained) // count])
             if self.plan_.tempered is not None:
-                sets.append([place for place in range(len(living)) if place not in first])
                 linear = self._linear(trained, forms, first, x, y, weight)
-                sets += [[len(trained) + place for place in range(len(linear))]] if linear else []
+                kinds += [_KINDS[2]] if linear else []
                 trained, forms = trained + [n for n, _ in linear], forms + [f for _, f in linear]
+            kinds += _KINDS[3 : 3 + len(found.again) // count]
+            trained, forms = trained + [n for n, _ in found.again], forms + [f for _, f in found.again]
+            sets = [list(range(count * k, count * (k + 1))) for k in range(len(kinds))]
+            replicate_of = list(range(count)) * len(sets)
             with one_thread():
                 whole = Ensemble(trained, forms)
                 # On few rows classifiers differ by chance; tempered replicates are the safe ones.
-                safe = 1 if len(sets) > 1 and self._task == "classification" else None
-                chosen = choose(whole, sets, x, y, self._fold, weight, self._calibrates, effort, safe)
-        self._set_networks(trained, forms, len(first), chosen.places)
+                safe = 1 if self.plan_.tempered is not None and self._task == "classification" else None
+                chosen = choose(whole, sets, x, y, self._fold, weight, self._calibrates, found.effort, safe)
+            self.predictors_ = [kinds[k] for k in sorted({place // count for place in chosen.places})]
+        held = [leaves_out(replicate_of[place], count) for place in chosen.places]
+        # Networks that neither predict nor can be trained further are not kept.
+        kept = [k for k in range(len(trained)) if k < len(living) or k in chosen.places]
+        places = [kept.index(place) for place in chosen.places]
+        self._set_networks([trained[k] for k in kept], [forms[k] for k in kept], len(first), places)
         self.logit_scale_, self._levels = chosen.logit_scale, chosen.levels
         self._after_training(x, y, weight)
         for place, form in zip(self._places, self._likelihoods):
             self._trained_forms[place] = form
         self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
-        held = [self.plan_.fold_of(k) for k in [*living, *range(self.plan_.replicates)]]
-        self._describe(x, y, weight, [held[place] for place in chosen.places], effort)
+        self._describe(x, y, weight, held, found.effort)
 
     def _linear(
         self,
@@ -346,14 +216,18 @@ class SparseBNN(Fitted):
         """A linear network for every fold; none where there is no linear model."""
         if not isinstance(trained[0], InputSkip) or not can_be_linear(forms[0]):
             return []
+        import threadpoolctl
+
         found = []
+        assert self._fold is not None
         for place in places:
-            assert self._fold is not None
-            rows = np.flatnonzero(self._fold.numpy() != self.plan_.fold_of(place))[:_ROWS_FOR_LINEAR]
+            left = leaves_out(place, self.plan_.replicates)
+            rows = np.flatnonzero(~np.isin(self._fold.numpy(), left))[:_ROWS_FOR_LINEAR]
             if hasattr(self, "classes_") and len(torch.unique(y[rows])) < len(self.classes_):
                 return []
             own = y[rows].numpy().astype(np.float64)
-            found.append(linear_network(trained[place], forms[place], x[rows], own, weight[rows]))
+            with threadpoolctl.threadpool_limits(1):  # as in one_thread, for scikit-learn
+                found.append(linear_network(trained[place], forms[place], x[rows], own, weight[rows]))
         return found
 
     def _set_networks(
@@ -365,7 +239,9 @@ class SparseBNN(Fitted):
         self._likelihoods = [forms[place] for place in places]
         self.posterior_networks_ = trained[: max(1, first)]
 
-    def _describe(self, x: np.ndarray, y: Tensor, weight: np.ndarray, held: list[int], effort: float) -> None:
+    def _describe(
+        self, x: np.ndarray, y: Tensor, weight: np.ndarray, held: list[tuple[int, int]], effort: float
+    ) -> None:
         """Structure, columns in use, and effects; ``held`` are the folds of the networks that predict."""
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
         structure = Ensemble(self.posterior_networks_, self._trained_forms)
@@ -405,7 +281,7 @@ class SparseBNN(Fitted):
         steps = max(steps, getattr(getattr(self, "_seen", None), "steps", 0))
         return None if steps >= _LEAST_STEPS else f"trained for {steps} steps, of at least {_LEAST_STEPS}"
 
-    def _unseen(self, folds: list[int]) -> list[Tensor] | None:
+    def _unseen(self, folds: list[tuple[int, int]]) -> list[Tensor] | None:
         """The rows that each network did not see; None if every network saw all rows."""
         if self.early_stopping or (self._fold is None and self.plan_.train_rows is not None):
             seen = torch.zeros(self.n_rows_, dtype=torch.bool)
@@ -415,7 +291,7 @@ class SparseBNN(Fitted):
             return [held[k :: len(folds)] for k in range(len(folds))]
         if self._fold is None:
             return None
-        return [torch.nonzero(self._fold == k).flatten() for k in folds]
+        return [torch.nonzero(torch.isin(self._fold, torch.tensor(each).float())).flatten() for each in folds]
 
     @property
     def names_(self) -> tuple[str, ...]:

@@ -49,9 +49,11 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     ----------
     family : "spike_slab" (LBBNN-LRT), "flow" (LBBNN-FLOW), "concrete" (LBBNN) or "gaussian" (no sparsity);
         the names "lrt", "lbbnn" and "dense" are accepted, too.
-    hidden : sizes of the hidden layers; "auto" is one layer of 50. Flows have hidden layers (20, 20).
+    hidden : sizes of the hidden layers; "auto" is one layer of 50, two from 2,000 rows on. Flows have hidden
+        layers (20, 20).
     prior_inclusion : prior probability that a weight is included.
-    learning_rate : "auto" is 0.01; inclusion logits have three times the rate.
+    learning_rate : "auto" is 0.04, or 0.01 for other families and with a target density; three times the rate
+        for inclusion logits.
     epochs, batch_size, temperature : "auto" chooses by the number of rows and the task. A temperature
         below 1 reduces the weight of the KL (a tempered posterior): predictions on small data improve, and
         inclusion probabilities grow. 1 is the Bayes posterior.
@@ -60,6 +62,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         and, if necessary, fewer rows, and columns are tested with fewer shuffles. ``notes_`` reports how much
         of the plan was run; a warning follows if it is too little.
     replicates : networks trained from different seeds; predictions average over them.
+    screen : with 30 columns or more, train once more on the columns that the first training includes with a
+        probability above 0.1. These networks predict if they predict the rows left out better.
     early_stopping, validation_fraction, patience : stop when the ELBO of held-out rows no longer rises.
     target_density : the share of weights to keep. The first half of training is unconstrained; then the
         density falls to the target, and the remaining weights are refitted (docs/estimators.md).
@@ -83,10 +87,10 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
     rows), ``gain_`` (the value of a column, in nats per row), ``feature_importances_`` (its share),
     ``stability_`` (share of replicates whose median model uses the column), ``effects_``, ``history_``,
-    ``networks_``, ``plan_``, ``n_epochs_`` and ``planned_epochs_`` (run, and planned without a time
-    budget), ``stopped_because_``, ``notes_`` (which columns were left out and why, how commas and dates
-    were read). Columns that are left out or have extreme values also cause a
-    :class:`~sparsebnn.estimators.ColumnWarning`.
+    ``networks_``, ``predictors_`` (which kinds of networks predict), ``plan_``, ``n_epochs_`` and
+    ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``, ``notes_`` (which
+    columns were left out and why, how commas and dates were read). Columns that are left out or have extreme
+    values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
@@ -105,7 +109,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
         time_budget: float | None = None,
-        replicates: int = 5,
+        replicates: int = 8,
+        screen: bool = True,
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
         temperature: Any = "auto",
@@ -129,6 +134,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self.epochs = epochs
         self.time_budget = time_budget
         self.replicates = replicates
+        self.screen = screen
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.temperature = temperature

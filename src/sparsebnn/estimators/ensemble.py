@@ -1,7 +1,9 @@
 """The trained replicates: what they predict, which inputs they use, and cross-fitting.
 
-With cross-fitting, replicate k does not train on fold k, so its predictions there are honest. They set one
-number, which makes all predictions sharper or flatter (:func:`sparsebnn.inference.calibration.logit_scale`).
+With cross-fitting, replicate k does not train on folds k and k + 1, so its predictions there are honest. They
+set one number, which makes all predictions sharper or flatter
+(:func:`sparsebnn.inference.calibration.logit_scale`). As two replicates leave out a row, it is known how much
+flatter an average is than one network.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from sparsebnn.posteriors.priors import inverse_softplus
 from sparsebnn.selection.paths import median_reach, path_probability
 
 __all__ = [
+    "OUT",
     "Choice",
     "Ensemble",
     "Folded",
     "can_be_linear",
     "choose",
     "folds",
+    "leaves_out",
     "linear_layers",
     "linear_network",
     "mixture_quantiles",
@@ -45,7 +49,7 @@ _OUTPUT_BYTES = 1 << 26
 _MOST_ROWS = 2000
 _LEAST_ROWS = 10
 _DRAWS = 20
-_OUT, _IN = -30.0, 30.0  # inclusion logits
+OUT, _IN = -30.0, 30.0  # inclusion logits of weights that are out, and in
 _LEAST_STD = 1e-4
 _MOST_FOR_LAPLACE = 300  # columns
 _WIDE = 0.5  # columns per row from which on few of them are assumed to matter
@@ -191,17 +195,19 @@ def mixture_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Ten
 
 
 class Folded(Likelihood):
-    """A likelihood that ignores the rows of one fold; the last column of y is the fold.
+    """A likelihood that ignores the rows of two folds; the last column of y is the fold.
 
-    ``held`` is a buffer, so it can differ between replicates.
+    Of ``replicates``, replicate k leaves out the folds k and k + 1, the last one the first fold, too. So two
+    replicates leave out each of these folds, and later folds are left out by none. ``held`` is a buffer, so
+    it can differ between replicates.
     """
 
     held: Tensor
 
-    def __init__(self, inner: Likelihood) -> None:
+    def __init__(self, inner: Likelihood, replicates: int) -> None:
         super().__init__()
-        self.inner = inner
-        self.register_buffer("held", torch.tensor(-1.0))
+        self.inner, self.replicates = inner, replicates
+        self.register_buffer("held", torch.tensor(0.0))
 
     def _targets(self, y: Tensor) -> Tensor:
         if self.inner.target_columns:
@@ -219,8 +225,9 @@ class Folded(Likelihood):
         return self.weighted_nll(outputs, y, torch.ones_like(y[..., -1]))
 
     def weighted_nll(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        seen = (y[..., -1] != self.held).to(outputs.dtype)
-        return self.inner.weighted_nll(outputs, self._targets(y), seen * weight)
+        fold = y[..., -1]
+        seen = (fold >= self.replicates) | (torch.remainder(fold - self.held, self.replicates) > 1)
+        return self.inner.weighted_nll(outputs, self._targets(y), seen.to(outputs.dtype) * weight)
 
 
 def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
@@ -245,6 +252,15 @@ class Choice:
     levels: calibration.CentralLevels = calibration.CentralLevels()
 
 
+def leaves_out(k: int, replicates: int) -> tuple[int, int]:
+    """The folds that replicate k leaves out; see :class:`Folded`.
+
+    >>> [leaves_out(k, 5) for k in range(5)]
+    [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
+    """
+    return k, (k + 1) % replicates
+
+
 def choose(
     ensemble: Ensemble,
     sets: Sequence[Sequence[int]],
@@ -258,32 +274,32 @@ def choose(
 ) -> Choice:
     """The networks that predict left-out rows best, and the scale of their outputs.
 
-    Each of the ``sets`` has one network per fold, which did not see that fold. One set predicts, or two of
-    them together; the ``safe`` set, unless others are better by more than the standard error of the
-    difference. ``effort`` reduces the number of rows, for a fit with little time.
+    Network k of each of the ``sets`` leaves out two folds (:func:`leaves_out`), so two networks of a set did
+    not see a row of these folds, and their average predicts it. One set predicts, or two of them together;
+    the ``safe`` set, unless others are better by more than the standard error of the difference. ``effort``
+    reduces the number of rows, for a fit with little time.
     """
-    complete = min(map(len, sets))
-    rows = np.flatnonzero(fold.numpy() < complete)
+    count = min(map(len, sets))
+    rows = np.flatnonzero(fold.numpy() < count)
     rows = rows[: max(1, int(effort * _MOST_ROWS))]
     if len(rows) < _LEAST_ROWS:
         return Choice(list(sets[0]))
     parts = [o for _, o in ensemble.draws(x[rows], _DRAWS, "average", 0, "cpu")]
     outputs, own, w = torch.cat(parts, dim=2), fold[rows].long(), torch.from_numpy(weight[rows])
-    honest, places = [], []
-    for one in sets:
-        at = torch.tensor(list(one))[own]
-        honest.append(outputs[at, :, torch.arange(len(rows))].transpose(0, 1))
-        places.append(at.expand(_DRAWS, -1))
+    data = y[rows], w, ensemble.likelihoods
+
+    def predicted(chosen: Sequence[int], which: Sequence[int]) -> calibration.HeldOut:
+        """The rows as predicted by the first, the second or both of the networks that did not see them."""
+        places = [torch.tensor(list(sets[i]))[(own - after) % count] for i in chosen for after in which]
+        drawn = [outputs[at, :, torch.arange(len(rows))].transpose(0, 1) for at in places]
+        return calibration.HeldOut(
+            torch.cat(drawn), *data, torch.cat([at.expand(_DRAWS, -1) for at in places])
+        )
+
     found = []
     for size in range(1, min(2, len(sets)) + 1):
         for chosen in itertools.combinations(range(len(sets)), size):
-            held = calibration.HeldOut(
-                torch.cat([honest[i] for i in chosen]),
-                y[rows],
-                w,
-                ensemble.likelihoods,
-                torch.cat([places[i] for i in chosen]),
-            )
+            held = predicted(chosen, (0, 1))
             found.append((held.coarse() if calibrate else (held(0.0), 0.0), chosen, held))
     best = min(found, key=lambda each: each[0][0])
     if safe is not None:
@@ -291,7 +307,16 @@ def choose(
         best = best if _is_better(best, other, w) else other
     (_, log_s), chosen, held = best
     every = [k for i in chosen for k in sets[i]]
-    return Choice(every, *held.fine(log_s)) if calibrate else Choice(every)
+    if not calibrate:
+        return Choice(every)
+    scale, levels = held.fine(log_s)
+    alone = [predicted(chosen, (which,)) for which in (0, 1)]
+    log_alone = sum(math.log(each.fine(each.coarse()[1])[0]) for each in alone) / 2.0
+    # The more networks are averaged, the better and the flatter the average: the logarithm of its scale is
+    # nearly linear in the inverse of their number.
+    log_pair = math.log(scale)
+    log_all = log_pair + (1.0 - 2.0 / count) * (log_pair - log_alone)
+    return Choice(every, math.exp(log_all), levels)
 
 
 def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> bool:
@@ -324,10 +349,10 @@ def linear_network(
         coef, intercept, std, noise = _fitted(form, x, y, weight)
     *before, last = linear_layers(network)
     for layer in before:
-        layer.weights.inclusion_logit.fill_(_OUT)  # type: ignore[operator]
+        layer.weights.inclusion_logit.fill_(OUT)  # type: ignore[operator]
     weights: Any = last.weights
     hidden = last.in_features - x.shape[1]
-    weights.inclusion_logit.fill_(_OUT)
+    weights.inclusion_logit.fill_(OUT)
     weights.inclusion_logit[:, hidden:].masked_fill_(torch.from_numpy(coef != 0.0), _IN)
     weights.mean[:, hidden:] = torch.from_numpy(coef).to(weights.mean)
     weights.raw_std[:, hidden:] = inverse_softplus(torch.from_numpy(std)).to(weights.mean)

@@ -87,6 +87,7 @@ def save(estimator: Any, path: Path) -> Path:
         "replicates": len(estimator._trained),
         "posterior": len(estimator.posterior_networks_),
         "predict": estimator._places,
+        "predictors": estimator.predictors_,
         "seed": estimator._seed,
         "rows": estimator.n_rows_,
         "logit_scale": estimator.logit_scale_,
@@ -147,6 +148,7 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     if record["names"] is not None:
         estimator.feature_names_in_ = np.array(record["names"], dtype=object)
     estimator.plan_ = Plan.of_record(record["plan"])
+    estimator.predictors_ = list(record.get("predictors", ()))
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
     estimator.logit_scale_ = record["logit_scale"]
     estimator._levels = CentralLevels(*record.get("levels", ()))

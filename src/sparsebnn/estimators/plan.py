@@ -35,12 +35,17 @@ FAMILIES = ("spike_slab", "flow", "concrete", "gaussian")
 _STEPS = {"classification": 800, "regression": 1200}  # for little data
 _TEMPERATURE = {"classification": 0.15, "regression": 0.05}
 # At a low temperature, classifiers that train for long overfit, and regressions that do not underfit.
-_TEMPERED_RATE = {"classification": 0.25, "regression": 1.0}
+_TEMPERED_RATE = {"classification": 0.125, "regression": 1.0}
 _TEMPERED_ROWS = 2000
 _HARDLY_TEMPERED = 0.5  # from here on, tempered replicates are not worth their time
 _LEAST_TO_COMPARE = 30  # rows
 _MOST_STEPS = 4000
-_RATE, _RATE_OTHER = 2e-2, 1e-2  # of the default network, and of other families or a target density
+_UNITS, _ROWS_FOR_TWO_LAYERS = (
+    ((50,), (50, 50)),
+    2000,
+)  # with fewer rows a second hidden layer is not worth its time
+_RATE, _RATE_OTHER = 4e-2, 1e-2  # of the default network, and of other families or a target density
+_RATE_NOISE = 2e-2  # where the noise depends on the row
 _TEMPERATURE_OTHER = {"classification": 0.15, "regression": 0.75}
 # Of the KL. Not a share of the training: the longer networks train with little of it, the more weights
 # they fit to noise and keep, and the density would depend on the number of epochs.
@@ -111,10 +116,6 @@ class Plan:
             rates |= {f"learning_rates.{name}": rate for name, rate in self.settings.learning_rates.items()}
             found |= {name: [factor * rate for factor in factors] for name, rate in rates.items()}
         return found
-
-    def fold_of(self, k: int) -> int:
-        """The fold that network k leaves out."""
-        return k % self.replicates
 
     @property
     def least_epochs(self) -> int:
@@ -199,7 +200,7 @@ def _epochs(rows: int, batch_size: int, task: str) -> int:
 def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     """The plan for a number of rows; ``given`` are the parameters of the estimator."""
     hidden = given["hidden"]
-    sizes = (50,) if _auto(hidden) else _sizes(hidden, owner)
+    sizes = _UNITS[rows >= _ROWS_FOR_TWO_LAYERS] if _auto(hidden) else _sizes(hidden, owner)
     batch_size = given["batch_size"]
     batch_size = _batch_size(rows) if _auto(batch_size) else check_count(batch_size, "batch_size", owner)
     epochs = given["epochs"]
@@ -216,6 +217,8 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     rate = given["learning_rate"]
     if _auto(rate):
         rate = _RATE if free else _RATE_OTHER
+        if given.get("noise") == "heteroscedastic":
+            rate = min(rate, _RATE_NOISE)
     rate = positive(rate, "learning_rate", owner, "'auto' or a positive number")
     temperature, tempered = given["temperature"], None
     if not _auto(temperature):

@@ -38,7 +38,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 
     Parameters as for :class:`SparseBNNClassifier`, less ``class_weight``, and
 
-    calibrate : "auto" (yes, for the Gaussian likelihood), True or False. Each replicate leaves out a tenth of
+    calibrate : "auto" (yes, for the Gaussian likelihood), True or False. Each replicate leaves out a fifth of
         the rows; on them the noise is scaled (``logit_scale_``), and the levels of quantiles are corrected.
     noise : "learned", one noise level per target, or "heteroscedastic", one that depends on the row
         (docs/studies/defaults.md compares them). With a few hundred rows its intervals are somewhat too wide;
@@ -68,7 +68,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
         time_budget: float | None = None,
-        replicates: int = 5,
+        replicates: int = 8,
+        screen: bool = True,
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
         temperature: Any = "auto",
@@ -92,6 +93,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         self.epochs = epochs
         self.time_budget = time_budget
         self.replicates = replicates
+        self.screen = screen
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.temperature = temperature

@@ -39,12 +39,9 @@ def _head(estimator: Any) -> list[str]:
 
 def _predictors(estimator: Any) -> list[str]:
     """Which networks predict, where several kinds were compared."""
-    plan = estimator.plan_
-    if plan.tempered is None:
+    if estimator.plan_.tempered is None:
         return []
-    names = ("the Bayes posterior", f"networks at temperature {plan.tempered:g}", "linear networks")
-    kinds = sorted({place // plan.replicates for place in estimator._places})
-    return [f"predictions: {' and '.join(names[kind] for kind in kinds)}, chosen by rows left out"]
+    return [f"predictions: {' and '.join(estimator.predictors_)}, chosen by rows left out"]
 
 
 def _epochs(estimator: Any) -> str:

@@ -86,7 +86,8 @@ class SparseBNNSurvival(SparseBNN):
         prior_inclusion: float = 0.1,
         epochs: Any = "auto",
         time_budget: float | None = None,
-        replicates: int = 5,
+        replicates: int = 8,
+        screen: bool = True,
         batch_size: Any = "auto",
         learning_rate: Any = "auto",
         temperature: Any = "auto",
@@ -109,6 +110,7 @@ class SparseBNNSurvival(SparseBNN):
         self.epochs = epochs
         self.time_budget = time_budget
         self.replicates = replicates
+        self.screen = screen
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.temperature = temperature
