@@ -8,6 +8,7 @@ import torch
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, convergence
 from sparsebnn.estimators.early_stopping import StopTraining
+from sparsebnn.estimators.plan import planned
 from sparsebnn.training import Epoch, Settings
 
 
@@ -51,11 +52,11 @@ def test_a_replicate_that_stopped_does_not_count():
 def test_fits_converge_and_say_so():
     random = np.random.RandomState(0)
     x = random.randn(120, 3)
-    model = SparseBNNClassifier(random_state=0, replicates=2).fit(x, x[:, 0] > 0)
+    model = SparseBNNRegressor(random_state=0, replicates=2).fit(x, x[:, 0])
     assert model.stopped_because_ == convergence.CONVERGED
     assert model.n_epochs_ == len(model.history_) < model.plan_.most_epochs
     assert "until it converged" in model.summary()
-    fixed = SparseBNNClassifier(random_state=0, replicates=2, epochs=3).fit(x, x[:, 0] > 0)
+    fixed = SparseBNNRegressor(random_state=0, replicates=2, epochs=3).fit(x, x[:, 0])
     assert (fixed.n_epochs_, fixed.plan_.most_epochs) == (3, None)
 
 
@@ -72,10 +73,14 @@ def test_a_training_that_does_not_converge_is_noted(monkeypatch):
     "option", [{"early_stopping": True}, {"target_density": 0.1}, {"family": "gaussian"}]
 )
 def test_fixed_lengths_stay_fixed(option):
-    from sparsebnn.estimators.plan import planned
-
     given = {**SparseBNNClassifier().get_params(), **option}
-    assert planned(given, 500, "classification", "SparseBNNClassifier").most_epochs is None
+    assert planned(given, 5000, "classification", "SparseBNNClassifier").most_epochs is None
+
+
+@pytest.mark.parametrize(("rows", "converges"), [(1999, False), (2000, True)])
+def test_small_classifications_train_for_a_fixed_number_of_steps(rows, converges):
+    plan = planned(SparseBNNClassifier().get_params(), rows, "classification", "SparseBNNClassifier")
+    assert (plan.most_epochs is not None) == converges
 
 
 def test_the_decay_starts_at_the_full_rate():
