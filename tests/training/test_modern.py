@@ -9,7 +9,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import OneCycle, Settings, Warmup
-from sparsebnn.training.settings import Constant, Cosine
+from sparsebnn.training.optimizers import Constant, Cosine
 from training.runs import (
     ROWS,
     distance,
