@@ -187,7 +187,8 @@ def train(
     listed = check_options(settings, callbacks, per_replicate, checkpoint_seconds)
     source = None
     if type(data) is not tuple or not all(type(one) in (Tensor, np.ndarray) for one in data) or n_data:
-        from sparsebnn.training.streams import Stream, source_of
+        from sparsebnn.training.sources import source_of
+        from sparsebnn.training.streams import Stream
 
         source = source_of(data, settings.batch_size, n_data)
     batches: Batches | Stream
