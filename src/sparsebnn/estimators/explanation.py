@@ -1,6 +1,7 @@
 """The contribution of each column of a table to a prediction, average effects, and what-if curves.
 
-:mod:`sparsebnn.inference.explanation` does so for the inputs of a network. Inputs are standardized, so a
+:mod:`sparsebnn.inference.explanation` and :mod:`~sparsebnn.inference.curves` do so for the inputs of a
+network. Inputs are standardized, so a
 contribution is the effect of the column's distance from its average.
 """
 
@@ -14,16 +15,11 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators.columns import Column, absent, label, to_floats, to_objects
+from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import checked_table
-from sparsebnn.inference.explanation import (
-    Explanation,
-    WhatIf,
-    check_level,
-    grids,
-    interval,
-    slopes_of_draws,
-)
+from sparsebnn.inference.curves import WhatIf, grids
+from sparsebnn.inference.explanation import Explanation, check_level, interval, slopes_of_draws
+from sparsebnn.io.cells import absent, label, to_floats, to_objects
 from sparsebnn.likelihoods import Gaussian, StudentT
 
 __all__ = ["Effects", "Explanation", "WhatIf", "effects", "explain", "signed", "what_if"]
