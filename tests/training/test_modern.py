@@ -22,7 +22,6 @@ from training.runs import (
 )
 
 X, Y = make_data()
-TWO = {"replicates": 2, "per_replicate": {"learning_rate": [1e-2, 3e-2]}}
 
 
 class Mixed(nn.Module):

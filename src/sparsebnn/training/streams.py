@@ -43,8 +43,6 @@ class Item(NamedTuple):
 class Stream:
     """The batches of a source, with the interface of :class:`~sparsebnn.training.batches.Batches`."""
 
-    streamed = True
-
     def __init__(
         self,
         source: Arrays | Items | Sequential,
