@@ -69,9 +69,8 @@ def curved(rows, seed):
 
 @pytest.fixture(scope="module")
 def fits():
-    return [
-        SparseBNNRegressor(random_state=0, screen=screen).fit(*curved(400, 0)) for screen in (False, True)
-    ]
+    settings = {"random_state": 0, "replicates": 3}
+    return [SparseBNNRegressor(**settings, screen=screen).fit(*curved(400, 0)) for screen in (False, True)]
 
 
 def test_it_predicts_a_curve_of_few_columns_better(fits, tmp_path):
