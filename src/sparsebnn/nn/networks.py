@@ -18,7 +18,8 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrio
 
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
-# Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
+# The attribute that says why the inclusions of a trained network are not posterior probabilities; None or
+# missing if they are.
 NO_POSTERIOR = "inclusions_are_no_posterior"
 _GENERATOR = threading.Lock()
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)

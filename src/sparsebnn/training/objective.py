@@ -68,7 +68,7 @@ class Objective(nn.Module):
         \sum_{i \in B} w_i \cdot \mathrm{nll}_i + \frac{|B|}{N} \cdot \beta \cdot \mathrm{KL}
 
     Summed over the batches of an epoch this is :math:`\sum_i w_i\,\mathrm{nll}_i + \beta\,\mathrm{KL}`,
-    whatever the batch size; the objective owns N, so that nobody has to remember it. :math:`\beta` is
+    whatever the batch size. The objective keeps N, so callers do not pass it. :math:`\beta` is
     the temperature times the warm-up factor of the moment; 1 is the Bayes posterior's bound.
     """
 

@@ -184,7 +184,7 @@ class Settings:
             raise invalid("target_density", "Settings", "given with free_fraction", None, advice)
 
     def _write_plainly(self, *names: str) -> None:
-        """Numbers of another kind (NumPy's, a tensor's) as Python's, which files can hold."""
+        """Convert scalars of NumPy and PyTorch to Python numbers, which files can store."""
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int | float | None):
@@ -236,7 +236,7 @@ class Settings:
         return begin * self.refit_from, end * self.refit_from
 
     def warmup_factor(self, epoch: int) -> float:
-        """How far the warm-up has come in an epoch, up to 1; in the refit, times its temperature factor."""
+        """The share of the temperature in an epoch: up to 1; in the refit, times its temperature factor."""
         ramp = self.warmup * (self.epochs if self.free_fraction is None else self.free_until)
         factor = 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
         return factor if epoch < self.refit_from else factor * self.refit_temperature_factor
@@ -251,7 +251,7 @@ class Settings:
         return _longest(parameter, own) or ""
 
     def check_endings(self, parameters: Collection[str]) -> None:
-        """Endings that fit no parameter are slips; only that of the logits may be there without any."""
+        """Reject endings that match no parameter; the one of the inclusion logits may match none."""
         for what, given in (("learning_rates", self.learning_rates), ("schedules", self.schedules)):
             for ending in given:
                 if ending != _LOGITS and not any(name.endswith(ending) for name in parameters):

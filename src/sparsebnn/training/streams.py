@@ -32,7 +32,7 @@ _WHOLE_ORDER = 1 << 22  # rows up to which an epoch's order is a sorted list, as
 
 
 class Item(NamedTuple):
-    """One batch on its way to the device: inputs (a tree), targets, weights (0: filled up), real rows."""
+    """A batch before it is copied to the device. ``rows`` counts all but padded rows, whose weight is 0."""
 
     x: Any
     y: Tensor
@@ -215,7 +215,7 @@ class Stream:
 
 
 def _produce(made: Iterator[Item], ready: queue.Queue[Item | BaseException], stop: threading.Event) -> None:
-    """Put batches into the queue until there are no more, or until told to stop; an error goes there, too."""
+    """Put batches into the queue until they end or ``stop`` is set; an error is put there, too."""
 
     def put(one: Item | BaseException) -> None:
         while not stop.is_set():

@@ -194,14 +194,14 @@ class Trainer:
             self._checkpoint()
 
     def _spent(self, began: float) -> float:
-        """Seconds since then; they count as training, also in an epoch that is interrupted."""
+        """Seconds since ``began``, added to the run's training time even if the epoch is interrupted."""
         self._wait()
         seconds = time.perf_counter() - began
         self._run.train_seconds += seconds
         return seconds
 
     def _chunk(self) -> int:
-        """Steps between two looks at the clock: one on a CPU, on a GPU enough to keep it busy."""
+        """Steps between two checks of the clock: one on a CPU, on a GPU enough to keep it busy."""
         return _STEPS_AT_ONCE if self.engine.device.type == "cuda" and self.engine.shard is None else 1
 
     def _wait(self) -> None:
@@ -237,7 +237,7 @@ class Trainer:
         return Interrupted(f"Interrupted in epoch {self._run.epoch}. {hint}", self._run)
 
     def _finished(self, seconds: float) -> Epoch:
-        # What a replicate summed up before it stopped is no loss, and 0 would be the best one there is.
+        # The sums of a replicate that stopped are not a loss; left at 0 they would look like the best.
         alive = self.engine["alive"].unsqueeze(1)
         totals = torch.where(alive, self.engine["totals"], torch.nan)
         loss, nll, kl = totals.T.tolist()
@@ -270,7 +270,7 @@ class Trainer:
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self._run.stopped)))
 
     def _diagnose(self, k: int, step: int) -> tuple[str, ...]:
-        """Which layer: the first whose values, KL or gradients are broken; with the KL comes own advice."""
+        """The first layer whose values, KL or gradients are not finite, and for a KL what to do about it."""
         for name, parameter in self.engine.replicates.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
                 return (f"the value of {name.removeprefix('network.')} was not finite",)
