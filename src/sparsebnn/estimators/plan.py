@@ -43,8 +43,8 @@ _MOST_STEPS = 4000
 _MOST_TIMES = 4  # so many times the planned epochs, if training does not converge before
 _UNITS = ((50,), (50, 50))
 _ROWS_FOR_TWO_LAYERS = 2000  # with fewer, a second hidden layer is not worth its time
-# Classifiers of fewer rows train for a fixed number of steps, in which the Bayes posterior converges; tempered
-# networks that converge would overfit.
+# Classifiers of fewer rows train for a fixed number of steps, in which the Bayes posterior converges;
+# tempered networks that converge would overfit.
 _ROWS_TO_CONVERGE = 2000
 _RATE, _RATE_OTHER = 4e-2, 1e-2  # of the default network, and of other families or a target density
 _RATE_NOISE = 2e-2  # where the noise depends on the row
