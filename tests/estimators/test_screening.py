@@ -7,7 +7,7 @@ import torch
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.estimators.plan import network, planned
-from sparsebnn.estimators.screening import Screen, screened
+from sparsebnn.estimators.training import Screen, screened
 from sparsebnn.likelihoods import Gaussian
 
 PLAN = planned(SparseBNNRegressor(hidden=(7, 6)).get_params(), 200, "regression", "test")

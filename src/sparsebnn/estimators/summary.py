@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
-from sparsebnn.estimators.convergence import CONVERGED
+from sparsebnn.estimators.early_stopping import CONVERGED
 from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.feature_selection import signed
 from sparsebnn.io.formatting import aligned
