@@ -16,6 +16,7 @@ import torch
 import sparsebnn
 from sparsebnn.deploy import export, from_pretrained
 from sparsebnn.deploy.predictor import plain
+from sparsebnn.estimators.encoding import checked_table
 from sparsebnn.inference.prediction import RealPrediction
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.compaction import compact
@@ -130,13 +131,18 @@ def _estimator_wanted(model: Any, X: Any, kind: str) -> dict[str, np.ndarray]:
         scale = np.reshape(model._y_std, (1, -1))
         return {"mean": np.reshape(mean, (len(X), -1)) / scale, "std": np.reshape(std, (len(X), -1)) / scale}
     # The median models at their posterior means, averaged over replicates.
-    x = torch.from_numpy(model._inputs(X))
+    table = checked_table(model, X, reset=False)
     with torch.no_grad():
-        outputs = torch.stack([compact(network).network(x) for network in model._ensemble.doubled()])
+        networks = [compact(network).network for network in model._ensemble.doubled()]
+        outputs, farther = (
+            torch.stack([network(torch.from_numpy(x)) for network in networks])
+            for x in (model._encoder.transform(table), model._encoder.transform(table, free=True))
+        )
         if hasattr(model, "classes_"):
             return {"probabilities": model._ensemble.probs(outputs).mean(0).numpy()}
         mean, std = model._ensemble.means_and_stds(outputs.unsqueeze(1))
-        total = (mean.var(0, correction=0) + (std**2).mean(0)).sqrt()
+        growth = mean.mean(0) - model._ensemble.means_and_stds(farther.unsqueeze(1))[0].mean(0)
+        total = (mean.var(0, correction=0) + (std**2).mean(0) + growth**2).sqrt()
         return {
             "mean": (mean.mean(0) + torch.as_tensor(model._y_mean / model._y_std)).numpy(),
             "std": total.numpy(),
