@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -67,19 +67,21 @@ def onnx_bytes(exported: Exported) -> bytes:
     assert made is not None
     core = made.model_proto
     del core.metadata_props[:]
-    for node in core.graph.node:
-        del node.metadata_props[:]
-        node.doc_string = ""
-    for output in outputs:
-        _rename(core.graph, output, f"{output}_inner")  # the exporter has tensors of such names
-        _rename(core.graph, _OUT + output, output)
+    for graph in _graphs(core.graph):
+        for node in graph.node:
+            del node.metadata_props[:]
+            node.doc_string = ""
+    # The exporter has tensors of the names of outputs.
+    inner = {output: f"{output}_inner" for output in outputs} | {_OUT + output: output for output in outputs}
+    _rename(core.graph, lambda name: inner.get(name, name))
     if exported.columns is not None and exported.named:
         front = _front(exported, core.ir_version, core.opset_import)
         # Names inside the program must not be those of the columns.
-        core = compose.add_prefix(core, "net_", rename_inputs=False, rename_outputs=False)
+        known = {_RAW, *outputs}
+        _rename(core.graph, lambda name: name if name in known else f"net_{name}")
         core = compose.merge_models(front, core, io_map=[("table", _RAW)])
     elif exported.columns is not None:
-        _rename(core.graph, _RAW, "x")
+        _rename(core.graph, lambda name: "x" if name == _RAW else name)
     if exported.classes is not None:
         _add_label(core, exported.classes)
     core.producer_name = "sparsebnn"
@@ -176,10 +178,20 @@ def _add_label(model: Any, classes: tuple[Any, ...]) -> None:
     model.graph.output.insert(0, helper.make_tensor_value_info("label", kind, ["rows"]))
 
 
-def _rename(graph: Any, old: str, new: str) -> None:
-    """Rename a tensor wherever it occurs."""
-    for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        part.name = new if part.name == old else part.name
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph and the branches of its conditions."""
+    yield graph
     for node in graph.node:
-        node.input[:] = [new if name == old else name for name in node.input]
-        node.output[:] = [new if name == old else name for name in node.output]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _rename(whole: Any, named: Callable[[str], str]) -> None:
+    """Rename tensors wherever they occur; "" is an input that is left out."""
+    for graph in _graphs(whole):
+        for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            part.name = named(part.name)
+        for node in graph.node:
+            node.input[:] = [named(name) if name else name for name in node.input]
+            node.output[:] = [named(name) if name else name for name in node.output]

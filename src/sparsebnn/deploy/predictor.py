@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from sparsebnn.estimators.observations import DRAWS_OUTSIDE
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_weights
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from sparsebnn.nn.compaction import _ELEMENTWISE, compact, median_weights, plain_layer
+from sparsebnn.nn.compaction import _ELEMENTWISE, Take, compact, median_weights, plain_layer
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, bayesian_layers, chain
 
@@ -138,8 +138,7 @@ class Predictor(nn.Module):
         self._template = (copy.deepcopy(template).float().to("meta").eval(),)  # in a tuple: not a submodule
         self.head = head
         # Convolutions under vmap cannot be exported for any number of rows: their draws are unrolled.
-        dense = (nn.Linear, InputSkip, *_ELEMENTWISE)
-        self._batched = all(isinstance(each, dense) for each in chain(template))
+        self._dense = _dense_steps(template)
         self.n_draws = len(next(iter(stacked.values()))) if stacked else 1
         self.n_networks = networks
         self._names: dict[str, tuple[str, bool]] = {}
@@ -165,31 +164,48 @@ class Predictor(nn.Module):
         each = self.n_draws // self.n_networks
         return [d for d in range(self.n_draws) if d % each < DRAWS_OUTSIDE]
 
-    def outputs(self, x: Tensor, draws: Sequence[int] | None = None) -> Tensor:
-        """The outputs of all D networks, or of some of them, ``(D, rows, outputs)``."""
-        shared, stacked = self._state(False), self._state(True)
-        if draws is not None:
-            stacked = {name: each[list(draws)] for name, each in stacked.items()}
-        if not stacked:
-            return torch.func.functional_call(self.template, shared, (x,)).unsqueeze(0)
-        if self._batched:
-            return _dense_outputs(self.template, {**shared, **stacked}, x)
+    def outputs(self, x: Tensor) -> Tensor:
+        """The outputs of all D networks, ``(D, rows, outputs)``."""
+        return self._outputs(x, self._state(False), self._state(True))
 
-        def one(own: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _outputs(self, x: Tensor, shared: Mapping[str, Tensor], stacked: Mapping[str, Tensor]) -> Tensor:
+        if self._dense:
+            found = _dense_outputs(self._dense, {**shared, **stacked}, x)
+            return found if stacked else found.unsqueeze(0)
+        if not stacked:
+            return torch.func.functional_call(self.template, dict(shared), (x,)).unsqueeze(0)
+
+        def one(d: int) -> Tensor:
+            own = {name: each[d] for name, each in stacked.items()}
             return torch.func.functional_call(self.template, {**shared, **own}, (x,))
 
-        count = range(self.n_draws if draws is None else len(draws))
-        return torch.stack([one({name: each[d] for name, each in stacked.items()}, x) for d in count])
+        return torch.stack([one(d) for d in range(len(next(iter(stacked.values()))))])
+
+    def _growth(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """``(rows, targets)``: how far the means move without the limits of the training range."""
+        targets = getattr(self.head.likelihood, "n_targets", 1)
+
+        def probes(stacked: Tensor) -> Tensor:
+            return stacked.unflatten(0, (self.n_networks, -1))[:, :DRAWS_OUTSIDE].flatten(0, 1)
+
+        mean = probes(outputs)[..., :targets].mean(0)
+        shared, stacked = self._state(False), {k: probes(v) for k, v in self._state(True).items()}
+        return (mean - self._outputs(free, shared, stacked)[..., :targets].mean(0)).abs()
 
     def forward(self, x: Tensor, free: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """``free`` are the rows without the limits of the training range, for ``std``."""
-        outputs, probes = self.outputs(x), self.probes
-        if free is None or not probes:
+        outputs = self.outputs(x)
+        if free is None or not self.probes:
             return self.head(outputs)
-        targets = getattr(self.head.likelihood, "n_targets", 1)
-        means = [each[..., :targets].mean(0) for each in (outputs[probes], self.outputs(free, probes))]
-        growth = (means[0] - means[1]).abs()
         outside = (x != free).any(1, keepdim=True)
+
+        def none(outputs: Tensor, free: Tensor) -> Tensor:
+            return torch.zeros_like(self._growth(outputs, free))
+
+        # A file computes this only for rows of which some are outside.
+        exporting = torch.compiler.is_exporting()
+        given = (outputs, free)
+        growth = torch.cond(outside.any(), self._growth, none, given) if exporting else self._growth(*given)
         return self.head(outputs, torch.where(outside, growth, torch.zeros_like(growth)))
 
     def networks(self) -> Iterator[nn.Module]:
@@ -201,29 +217,68 @@ class Predictor(nn.Module):
             yield network.eval()
 
 
-def _dense_outputs(template: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The outputs of D networks of dense layers at once, as products of stacked matrices."""
+class _Step(NamedTuple):
+    """A dense module: the names of its tensors, and of an input-skip network the layers."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+    activation: nn.Module | None = None
+
+
+def _dense_steps(template: nn.Module) -> list[_Step]:
+    """The modules of a network of dense layers; empty for another network."""
     names = {module: f"{name}." if name else "" for name, module in template.named_modules()}
-
-    def linear(layer: nn.Module, *parts: Tensor) -> Tensor:
-        """A layer of what ``parts`` would be in one: each times its own columns of the weights."""
-        weight, bias = (tensors.get(names[layer] + kind) for kind in ("weight", "bias"))
-        assert weight is not None
-        start, found = 0, torch.zeros(()) if bias is None else bias.unsqueeze(-2)
-        for part in parts:
-            found = found + part @ weight[..., start : start + part.shape[-1]].transpose(-1, -2)
-            start += part.shape[-1]
-        return found
-
+    found = []
     for module in chain(template):
         if isinstance(module, InputSkip):
-            first, *others = module.layers
-            h = linear(first, x)
-            for layer in others:
-                h = linear(layer, module.activation(h), x)
-            x = h
+            found.append(_Step("skip", tuple(names[layer] for layer in module.layers), module.activation))
+        elif isinstance(module, nn.Linear):
+            found.append(_Step("skip", (names[module],)))
+        elif isinstance(module, _ELEMENTWISE):
+            found.append(_Step("activation", (), module))
+        elif isinstance(module, Take) and module.dim == -1:
+            found.append(_Step("take", (names[module],)))
         else:
-            x = linear(module, x) if isinstance(module, nn.Linear) else module(x)
+            return []
+    return found
+
+
+def _linear(weight: Tensor, bias: Tensor | None, parts: Sequence[Tensor], rows: int) -> Tensor:
+    """Stacked layers of what ``parts`` would be in one: each times its own columns of the weights.
+
+    ``rows`` is the number of axes of rows.
+    """
+    more = [1] * (rows - 1)
+    start, found = 0, None
+    for part in parts:
+        own = weight[..., start : start + part.shape[-1]].transpose(-1, -2)
+        product = part @ own.reshape(*own.shape[:-2], *more, *own.shape[-2:])
+        found = product if found is None else found + product
+        start += part.shape[-1]
+    assert found is not None
+    return found if bias is None else found + bias.reshape(*bias.shape[:-1], 1, *more, bias.shape[-1])
+
+
+def _dense_outputs(steps: Sequence[_Step], tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of D networks of dense layers at once, as products of stacked matrices."""
+    rows = x.dim() - 1
+    for step in steps:
+        if step.kind == "take":
+            x = x[..., tensors[f"{step.names[0]}index"]]
+            continue
+        if step.kind == "activation":
+            assert step.activation is not None
+            x = step.activation(x)
+            continue
+        h: Tensor | None = None
+        for name in step.names:
+            if h is not None:
+                assert step.activation is not None
+                h = step.activation(h)
+            parts = (x,) if h is None else (h, x)
+            h = _linear(tensors[f"{name}weight"], tensors.get(f"{name}bias"), parts, rows)
+        assert h is not None
+        x = h
     return x
 
 
