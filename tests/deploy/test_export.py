@@ -162,8 +162,9 @@ def test_formats_are_chosen_by_suffix() -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_integers_of_8_bits(tmp_path: Path) -> None:
-    model, X = models.chain()
+@pytest.mark.parametrize("kind", models.ONE_NETWORK)
+def test_integers_of_8_bits(kind: str, tmp_path: Path) -> None:
+    model, X = models.ONE_NETWORK[kind]()
     paths = [export(model, tmp_path / "a.c", model="median")]
     paths.append(export(model, tmp_path / "b.c", model="median", int8=X))
     whole, small = (readers.by_c(path, X, model._encoder.columns, "gcc") for path in paths)
