@@ -17,7 +17,7 @@ import torch
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.deploy import export, formats, from_pretrained
-from sparsebnn.estimators import SparseBNNClassifier
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, SparseBNNSurvival
 from sparsebnn.likelihoods import Categorical, Likelihood
 
 
@@ -70,6 +70,13 @@ def test_bad_models(tmp_path: Path, fitted: Any) -> None:
         export(SparseBNNClassifier(), tmp_path / "model.onnx")
     with pytest.raises(InvalidInput, match="'likelihood' of export"):
         export(fitted, tmp_path / "model.onnx", likelihood=Categorical(2))
+    X, quick = np.random.RandomState(0).randn(40, 2), {"epochs": 2, "replicates": 1}
+    counts = SparseBNNRegressor(likelihood="poisson", **quick).fit(X, np.arange(40) % 3)
+    with pytest.raises(InvalidInput, match=r"'likelihood' of export.*Poisson"):
+        export(counts, tmp_path / "model.onnx")
+    survival = SparseBNNSurvival(**quick).fit(X, np.arange(40.0) + 1.0)
+    with pytest.raises(InvalidInput, match=r"'model' of export.*SparseBNNSurvival"):
+        export(survival, tmp_path / "model.onnx")
     grouped = torch.nn.Sequential(sparsebnn.nn.Conv2d(2, 4, 3, groups=2), torch.nn.Flatten())
     with pytest.raises(InvalidInput, match="groups"):
         export(grouped, tmp_path / "m.c", likelihood=Categorical(64), example=torch.zeros(1, 2, 6, 6))
