@@ -67,10 +67,15 @@ def onnx_bytes(exported: Exported) -> bytes:
     assert made is not None
     core = made.model_proto
     del core.metadata_props[:]
-    for graph in _graphs(core.graph):
+    every = list(_graphs(core.graph))
+    used = {name for graph in every for node in graph.node for name in node.input}
+    for graph in every:
         for node in graph.node:
             del node.metadata_props[:]
             node.doc_string = ""
+        kept = [each for each in graph.initializer if each.name in used]
+        del graph.initializer[:]  # onnxruntime warns of those that the exporter left over
+        graph.initializer.extend(kept)
     # The exporter has tensors of the names of outputs.
     inner = {output: f"{output}_inner" for output in outputs} | {_OUT + output: output for output in outputs}
     _rename(core.graph, lambda name: inner.get(name, name))

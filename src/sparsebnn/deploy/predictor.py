@@ -141,6 +141,7 @@ class Predictor(nn.Module):
         self._dense = _dense_steps(template)
         self.n_draws = len(next(iter(stacked.values()))) if stacked else 1
         self.n_networks = networks
+        self._targets = int(getattr(head.likelihood, "n_targets", 1))
         self._names: dict[str, tuple[str, bool]] = {}
         for several, tensors in ((False, shared), (True, stacked)):
             for name, tensor in tensors.items():
@@ -183,14 +184,13 @@ class Predictor(nn.Module):
 
     def _growth(self, outputs: Tensor, free: Tensor) -> Tensor:
         """``(rows, targets)``: how far the means move without the limits of the training range."""
-        targets = getattr(self.head.likelihood, "n_targets", 1)
 
         def probes(stacked: Tensor) -> Tensor:
             return stacked.unflatten(0, (self.n_networks, -1))[:, :DRAWS_OUTSIDE].flatten(0, 1)
 
-        mean = probes(outputs)[..., :targets].mean(0)
+        mean = probes(outputs)[..., : self._targets].mean(0)
         shared, stacked = self._state(False), {k: probes(v) for k, v in self._state(True).items()}
-        return (mean - self._outputs(free, shared, stacked)[..., :targets].mean(0)).abs()
+        return (mean - self._outputs(free, shared, stacked)[..., : self._targets].mean(0)).abs()
 
     def forward(self, x: Tensor, free: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """``free`` are the rows without the limits of the training range, for ``std``."""
@@ -200,7 +200,7 @@ class Predictor(nn.Module):
         outside = (x != free).any(1, keepdim=True)
 
         def none(outputs: Tensor, free: Tensor) -> Tensor:
-            return torch.zeros_like(self._growth(outputs, free))
+            return torch.zeros_like(outputs[0, :, : self._targets])
 
         # A file computes this only for rows of which some are outside.
         exporting = torch.compiler.is_exporting()
