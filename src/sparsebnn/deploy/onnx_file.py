@@ -159,13 +159,14 @@ def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
 
 
 def _add_label(model: Any, classes: tuple[Any, ...]) -> None:
-    """The output ``label``: the most probable class, as a string or an integer."""
+    """The output ``label``: the most probable class, as a string, an integer, or true or false."""
     from onnx import TensorProto, helper
 
-    whole = all(isinstance(label, int) and not isinstance(label, bool) for label in classes)
-    kind = TensorProto.INT64 if whole else TensorProto.STRING
+    whole = all(isinstance(label, int) for label in classes)
+    binary = all(isinstance(label, bool) for label in classes)
+    kind = TensorProto.BOOL if binary else TensorProto.INT64 if whole else TensorProto.STRING
     values: dict[str, Any] = (
-        {"values_int64s": list(classes)} if whole else {"values_strings": [str(label) for label in classes]}
+        {"values_int64s": list(map(int, classes))} if whole else {"values_strings": list(map(str, classes))}
     )
     model.graph.node.extend(
         [
@@ -173,11 +174,12 @@ def _add_label(model: Any, classes: tuple[Any, ...]) -> None:
             helper.make_node(
                 "LabelEncoder",
                 ["class_index"],
-                ["label"],
+                ["class_label"],
                 domain="ai.onnx.ml",
                 keys_int64s=list(range(len(classes))),
                 **values,
             ),
+            helper.make_node("Cast", ["class_label"], ["label"], to=kind),
         ]
     )
     model.graph.output.insert(0, helper.make_tensor_value_info("label", kind, ["rows"]))
