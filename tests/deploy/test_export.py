@@ -10,6 +10,7 @@ from typing import Any
 
 import models
 import numpy as np
+import pandas as pd
 import pytest
 import readers
 import torch
@@ -148,6 +149,19 @@ def test_pixels_are_given_as_numbers_from_0_to_1(tmp_path: Path) -> None:
         export(network, tmp_path / "hub", likelihood=form, example=pixels[:1], n_draws=2)
     )
     np.testing.assert_allclose(loaded.predict(pixels)["probabilities"], want, atol=1e-5)
+
+
+def test_columns_may_have_the_names_of_outputs(tmp_path: Path) -> None:
+    random = np.random.RandomState(0)
+    frame = pd.DataFrame(random.randn(60, 3), columns=["entropy", "label", "table"])
+    model = SparseBNNClassifier(epochs=3, replicates=1).fit(frame, frame["label"] > 0.0)
+    path = export(model, tmp_path / "model.onnx")
+    found = readers.by_onnx(path, frame)
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(frame), atol=1e-5)
+    np.testing.assert_allclose(
+        found["predicted_entropy"], model.predict_uncertainty(frame)["entropy"], atol=1e-5
+    )
+    assert found["predicted_label"].dtype == bool
 
 
 def test_the_hub_folder_has_a_card_and_nothing_pickled(tmp_path: Path, fitted: Any) -> None:
