@@ -1,8 +1,9 @@
 """``python -m benchmarks.sparse_inference``: what a prediction of a sparse network costs, beside dense ones.
 
-784-400-600-10 and LeNet-5 with random weights, of which a random part is left, on one thread and on two. All
-ways to run a network are timed in turns of a millisecond or one call, and the shortest turn of each counts:
-whatever else the machine does only makes turns longer.
+784-400-600-10 and LeNet-5 with random weights, of which a random part is left, on one thread and on two; with
+``--architectures skip`` 784-400-600-10 whose layers all see the input, in a file of its own. All ways to run
+a network are timed in turns of a millisecond or one call, and the shortest turn of each counts: whatever else
+the machine does only makes turns longer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -31,6 +33,7 @@ from sparsebnn.app.provenance import commit, device_name, rounded, versions
 from sparsebnn.deploy.c_tables import tables
 from sparsebnn.kernels.compiler import SOURCE, kernel
 from sparsebnn.nn.lowering import lower
+from sparsebnn.nn.networks import InputSkip, steps
 from sparsebnn.nn.quantization import quantize
 from sparsebnn.nn.sparse import SparseNetwork, _replaced, _ScipyCSR, _TorchCSR
 from studies.runner import fill_page, write_json
@@ -48,9 +51,9 @@ WAYS = {
     "c": "exported C",
     "int8": "int8",
 }
-DENSITIES = {"fc": (0.1, 0.03, 0.01), "lenet": (0.1, 0.07, 0.03, 0.01)}
+DENSITIES = {"fc": (0.1, 0.03, 0.01), "lenet": (0.1, 0.07, 0.03, 0.01), "skip": (0.1, 0.03, 0.01)}
 BATCHES = (1, 32, 1000)
-_SHAPES = {"fc": (784,), "lenet": (1, 28, 28)}
+_SHAPES = {"fc": (784,), "lenet": (1, 28, 28), "skip": (784,)}
 _BURST = 0.001
 
 
@@ -60,9 +63,11 @@ def network(architecture: str, density: float) -> nn.Sequential:
     fc = [nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 600), nn.ReLU(), nn.Linear(600, 10)]
     convolutions = [nn.Conv2d(1, 32, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(32, 48, 5), nn.ReLU()]
     rest = [nn.AvgPool2d(2), nn.Flatten(), nn.Linear(768, 256), nn.ReLU(), nn.Linear(256, 84), nn.ReLU()]
-    made = nn.Sequential(*(fc if architecture == "fc" else [*convolutions, *rest, nn.Linear(84, 10)]))
+    skip = InputSkip([nn.Linear(784, 400), nn.Linear(400 + 784, 600), nn.Linear(600 + 784, 10)], nn.ReLU())
+    kinds = {"fc": fc, "lenet": [*convolutions, *rest, nn.Linear(84, 10)], "skip": [skip]}
+    made = nn.Sequential(*kinds[architecture])
     with torch.no_grad():
-        for module in made:
+        for module in made.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 module.weight.mul_(torch.rand(module.weight.shape, generator=generator) < density)
     return made.requires_grad_(False).eval()
@@ -138,9 +143,9 @@ def ways(dense: nn.Sequential, x: Tensor, threads: int, compiled: bool = True) -
     if compiled:
         runs["compiled"] = _compiled(dense, x)
     runs["onnx"] = _onnx(dense, x, threads)
-    if isinstance(dense[0], nn.Linear):  # there is no CSR convolution
-        runs["torch_csr"] = _replaced(dense, _TorchCSR)
-        runs["scipy_csr"] = _replaced(dense, _ScipyCSR) if importlib.util.find_spec("scipy") else None
+    if isinstance(dense[0], nn.Linear | InputSkip):  # there is no CSR convolution
+        runs["torch_csr"] = _replaced(steps(dense), _TorchCSR)
+        runs["scipy_csr"] = _replaced(steps(dense), _ScipyCSR) if importlib.util.find_spec("scipy") else None
     runs["ours"] = SparseNetwork(dense, x.shape[1:], (len(x),))
     runs["c"] = _exported(dense, x.shape[1:])
     runs["int8"] = quantize(dense, x[:100]) if kernel().run is not None else None
@@ -222,10 +227,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def blocks(results: Path) -> dict[str, str]:
-    """The tables of docs/studies/sparse_inference.md, from the files of all three benchmarks."""
-    sparse, scoring, sizes = (
+    """The tables of docs/studies/sparse_inference.md, from the files of all benchmarks."""
+    sparse, skip, scoring, sizes = (
         json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("sparse_inference", "scoring", "file_sizes")
+        for name in ("sparse_inference", "sparse_inference_skip", "scoring", "file_sizes")
     )
     rows = ["| | rows per second | accuracy |", "|---|---:|---:|"]
     for name, way in scoring["ways"].items():
@@ -239,6 +244,7 @@ def blocks(results: Path) -> dict[str, str]:
     where = f"Measured on {sparse['provenance']['device'].split(' (')[0]}, {sparse['provenance']['kernel']}."
     return {
         "sparse": f"{table(sparse['rows'])}\n\n{where}",
+        "skip": table(skip["rows"]),
         "scoring": "\n".join(rows),
         "sizes": "\n".join([*files, "", weights]),
     }
@@ -248,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write results/bench/sparse_inference.json; --page writes the page instead."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse_inference", description=__doc__)
     add = parser.add_argument
-    add("--architectures", nargs="+", choices=list(_SHAPES), default=list(_SHAPES))
+    add("--architectures", nargs="+", choices=list(_SHAPES), default=["fc", "lenet"])
     add("--threads", nargs="+", type=int, default=[1, 2])
     add("--batches", nargs="+", type=int, default=list(BATCHES))
     add("--seconds", type=float, default=2.0, help="length of a comparison")
@@ -267,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = {
         "experiment": "sparse_inference",
         "provenance": {
-            "command": "python -m benchmarks.sparse_inference",
+            "command": f"python -m benchmarks.sparse_inference {' '.join(argv or sys.argv[1:])}".strip(),
             "commit": commit(),
             "versions": versions(),
             "device": device_name(torch.device("cpu")),
@@ -276,7 +282,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         },
         "rows": rows,
     }
-    write_json(given.out / "results/bench/sparse_inference.json", rounded(record))
+    name = "sparse_inference_skip" if given.architectures == ["skip"] else "sparse_inference"
+    write_json(given.out / f"results/bench/{name}.json", rounded(record))
     return 0
 
 

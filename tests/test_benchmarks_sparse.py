@@ -10,9 +10,10 @@ from benchmarks.sparse_inference import network, times, ways
 from studies.runner import filled
 
 
-def test_all_ways_compute_the_same():
+@pytest.mark.parametrize("architecture", ["fc", "skip"])
+def test_all_ways_compute_the_same(architecture):
     torch.manual_seed(0)
-    dense = network("fc", 0.03)
+    dense = network(architecture, 0.03)
     x = torch.rand(3, 784)
     runs = ways(dense, x, 1, compiled=False)
     assert {"dense", "torch_csr", "ours"} <= set(runs)
@@ -31,8 +32,8 @@ def test_times_are_per_call():
 
 
 def test_the_density_is_the_one_asked_for():
-    for architecture, density in (("fc", 0.03), ("lenet", 0.1)):
-        layers = [m for m in network(architecture, density) if hasattr(m, "weight")]
+    for architecture, density in (("fc", 0.03), ("lenet", 0.1), ("skip", 0.03)):
+        layers = [m for m in network(architecture, density).modules() if hasattr(m, "weight")]
         kept = sum(int((layer.weight != 0).sum()) for layer in layers)
         assert abs(kept / sum(layer.weight.numel() for layer in layers) - density) < 0.01 * density**0.5
 

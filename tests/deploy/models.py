@@ -218,9 +218,22 @@ ESTIMATORS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "array": _array,
     "array uncalibrated": lambda: _array(calibrate=False),
     "several targets": _targets,
+    "many columns": lambda: _many_columns(SparseBNNClassifier, lambda signal: signal > 0.0),
+    "many columns, regression": lambda: _many_columns(SparseBNNRegressor, lambda signal: signal),
 }
 
 
-def chain() -> tuple[Any, Any]:
-    """An estimator of one network whose layers form a chain; the default one has input skip."""
-    return _classifier(replicates=1, family="gaussian")
+def _many_columns(make: Callable[..., Any], y: Callable[[pd.DataFrame], Any]) -> tuple[Any, Any]:
+    """Enough columns to be screened: networks that train again, on the columns that they include."""
+    random = np.random.RandomState(6)
+    frame = table(6, 300).assign(**{f"z{i}": random.randn(300) for i in range(34)})
+    signal = frame["z0"] + frame["z1"] * (frame["sex"] == "f") + 0.3 * random.randn(300)
+    return _fitted(make(random_state=0, epochs=200, hidden=(12, 8)), frame, y(signal))
+
+
+def _small(family: str) -> tuple[Any, Any]:
+    """An estimator of one network; that of the Gaussian family is a chain, the default has input skip."""
+    return _classifier(replicates=1, family=family)
+
+
+ONE_NETWORK = {"chain": lambda: _small("gaussian"), "input skip": lambda: _small("spike_slab")}

@@ -10,6 +10,7 @@ from typing import Any
 
 import models
 import numpy as np
+import pandas as pd
 import pytest
 import readers
 import torch
@@ -17,7 +18,7 @@ import torch
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.deploy import export, formats, from_pretrained
-from sparsebnn.estimators import SparseBNNClassifier
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, SparseBNNSurvival
 from sparsebnn.likelihoods import Categorical, Likelihood
 
 
@@ -70,6 +71,13 @@ def test_bad_models(tmp_path: Path, fitted: Any) -> None:
         export(SparseBNNClassifier(), tmp_path / "model.onnx")
     with pytest.raises(InvalidInput, match="'likelihood' of export"):
         export(fitted, tmp_path / "model.onnx", likelihood=Categorical(2))
+    X, quick = np.random.RandomState(0).randn(40, 2), {"epochs": 2, "replicates": 1}
+    counts = SparseBNNRegressor(likelihood="poisson", **quick).fit(X, np.arange(40) % 3)
+    with pytest.raises(InvalidInput, match=r"'likelihood' of export.*Poisson"):
+        export(counts, tmp_path / "model.onnx")
+    survival = SparseBNNSurvival(**quick).fit(X, np.arange(40.0) + 1.0)
+    with pytest.raises(InvalidInput, match=r"'model' of export.*SparseBNNSurvival"):
+        export(survival, tmp_path / "model.onnx")
     grouped = torch.nn.Sequential(sparsebnn.nn.Conv2d(2, 4, 3, groups=2), torch.nn.Flatten())
     with pytest.raises(InvalidInput, match="groups"):
         export(grouped, tmp_path / "m.c", likelihood=Categorical(64), example=torch.zeros(1, 2, 6, 6))
@@ -143,6 +151,19 @@ def test_pixels_are_given_as_numbers_from_0_to_1(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.predict(pixels)["probabilities"], want, atol=1e-5)
 
 
+def test_columns_may_have_the_names_of_outputs(tmp_path: Path) -> None:
+    random = np.random.RandomState(0)
+    frame = pd.DataFrame(random.randn(60, 3), columns=["entropy", "label", "table"])
+    model = SparseBNNClassifier(epochs=3, replicates=1).fit(frame, frame["label"] > 0.0)
+    path = export(model, tmp_path / "model.onnx")
+    found = readers.by_onnx(path, frame)
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(frame), atol=1e-5)
+    np.testing.assert_allclose(
+        found["predicted_entropy"], model.predict_uncertainty(frame)["entropy"], atol=1e-5
+    )
+    assert found["predicted_label"].dtype == bool
+
+
 def test_the_hub_folder_has_a_card_and_nothing_pickled(tmp_path: Path, fitted: Any) -> None:
     folder = export(fitted, tmp_path / "hub")
     assert {p.name for p in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
@@ -162,8 +183,9 @@ def test_formats_are_chosen_by_suffix() -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_integers_of_8_bits(tmp_path: Path) -> None:
-    model, X = models.chain()
+@pytest.mark.parametrize("kind", models.ONE_NETWORK)
+def test_integers_of_8_bits(kind: str, tmp_path: Path) -> None:
+    model, X = models.ONE_NETWORK[kind]()
     paths = [export(model, tmp_path / "a.c", model="median")]
     paths.append(export(model, tmp_path / "b.c", model="median", int8=X))
     whole, small = (readers.by_c(path, X, model._encoder.columns, "gcc") for path in paths)

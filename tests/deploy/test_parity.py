@@ -15,6 +15,7 @@ import torch
 import sparsebnn
 from sparsebnn.deploy import export, from_pretrained
 from sparsebnn.deploy.predictor import plain
+from sparsebnn.estimators.encoding import checked_table
 from sparsebnn.inference.prediction import RealPrediction
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.compaction import compact
@@ -26,6 +27,7 @@ FAST = {
     ("input skip", "median"),
     ("strided", "median"),
     ("table spike_slab", "average"),
+    ("several targets", "median"),
 }
 
 
@@ -129,13 +131,18 @@ def _estimator_wanted(model: Any, X: Any, kind: str) -> dict[str, np.ndarray]:
         scale = np.reshape(model._y_std, (1, -1))
         return {"mean": np.reshape(mean, (len(X), -1)) / scale, "std": np.reshape(std, (len(X), -1)) / scale}
     # The median models at their posterior means, averaged over replicates.
-    x = torch.from_numpy(model._inputs(X))
+    table = checked_table(model, X, reset=False)
     with torch.no_grad():
-        outputs = torch.stack([compact(network).network(x) for network in model._ensemble.doubled()])
+        networks = [compact(network).network for network in model._ensemble.doubled()]
+        outputs, farther = (
+            torch.stack([network(torch.from_numpy(x)) for network in networks])
+            for x in (model._encoder.transform(table), model._encoder.transform(table, free=True))
+        )
         if hasattr(model, "classes_"):
             return {"probabilities": model._ensemble.probs(outputs).mean(0).numpy()}
         mean, std = model._ensemble.means_and_stds(outputs.unsqueeze(1))
-        total = (mean.var(0, correction=0) + (std**2).mean(0)).sqrt()
+        growth = mean.mean(0) - model._ensemble.means_and_stds(farther.unsqueeze(1))[0].mean(0)
+        total = (mean.var(0, correction=0) + (std**2).mean(0) + growth**2).sqrt()
         return {
             "mean": (mean.mean(0) + torch.as_tensor(model._y_mean / model._y_std)).numpy(),
             "std": total.numpy(),
@@ -151,7 +158,7 @@ def _in_units(found: dict[str, np.ndarray], model: Any) -> dict[str, np.ndarray]
 @pytest.mark.parametrize(("name", "kind"), _cases(models.ESTIMATORS))
 def test_estimators(name: str, kind: str, tmp_path: Path) -> None:
     model, X = models.ESTIMATORS[name]()
-    X = models.strange(X) if isinstance(X, pd.DataFrame) else X
+    X = models.strange(X) if isinstance(X, pd.DataFrame) else np.concatenate([X, 40.0 * X[:5]])
     want = _estimator_wanted(model, X, kind)
     paths = {s: export(model, tmp_path / f"model.{s}", model=kind) for s in ("onnx", "pt2", "c")}
     found = readers.by_onnx(paths["onnx"], X)

@@ -130,8 +130,8 @@ def test_small_forms(activation, tmp_path):
             torch.testing.assert_close(found, y[:rows], rtol=1e-5, atol=1e-5)
     loaded = load_sparse(save_sparse(network, tmp_path / "small.safetensors", "float32"))
     assert torch.equal(loaded(x), dense(x))
-    with pytest.raises(InvalidInput, match=r"network.*InputSkip"):
-        quantize(network, x)
+    off = (quantize(network, x)(x) - y).abs()
+    assert 0.0 < float(off.max()) < 0.05 * float(y.max() - y.min())
 
 
 def test_files_and_conversion(tmp_path):

@@ -1,5 +1,6 @@
 """quantization.py: the kernel computes the reference's integers, and little is lost."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,9 +8,10 @@ from torch import nn
 from contracts.members import generator
 from nn.test_sparse import ACTIVATIONS, images, needs_compiler, pruned
 from sparsebnn.checks import InvalidInput
-from sparsebnn.kernels.compiler import Kernel
+from sparsebnn.kernels.compiler import Kernel, kernel
 from sparsebnn.nn import quantization
 from sparsebnn.nn.compaction import Take
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.quantization import quantize
 
 ROWS = (1, 2, 16, 17, 35)
@@ -30,6 +32,20 @@ NETWORKS = {
     "reflect": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3, padding=2, padding_mode="reflect")), (2, 9)),
     "taken": (lambda: nn.Sequential(Take(torch.tensor([1, 4])), nn.Linear(2, 3)), (5,)),
     "empty": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (5,)),
+    "skip": (
+        lambda: InputSkip([nn.Linear(30, 20), nn.Linear(20 + 30, 18), nn.Linear(18 + 30, 4)], nn.ReLU()),
+        (30,),
+    ),
+    "images, then skip": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.Tanh(),
+            nn.MaxPool2d(3),
+            nn.Flatten(),
+            InputSkip([nn.Linear(16, 9), nn.Linear(9 + 16, 3)], nn.SiLU()),
+        ),
+        (2, 6, 6),
+    ),
     "wide": (lambda: nn.Sequential(nn.Linear(66_000, 2)), (66_000,)),
 }
 
@@ -64,12 +80,64 @@ def test_the_kernel_computes_the_reference(kind):
 @needs_compiler
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 def test_activations(activation):
-    network = pruned(nn.Sequential(nn.Linear(9, 20), activation, nn.Linear(20, 4), activation), 0.5)
-    quantized = quantize(network, torch.randn(300, 9, generator=generator(0)))
-    close_to_reference(quantized, torch.randn(33, 9, generator=generator(1)))
+    chain = nn.Sequential(nn.Linear(9, 20), activation, nn.Linear(20, 4), activation)
+    skip = nn.Sequential(InputSkip([nn.Linear(9, 20), nn.Linear(20 + 9, 4)], activation), activation)
+    for network in (chain, skip):
+        quantized = quantize(pruned(network, 0.5), torch.randn(300, 9, generator=generator(0)))
+        close_to_reference(quantized, torch.randn(33, 9, generator=generator(1)))
 
 
-@pytest.mark.parametrize("kind", ["dense", "images", "strides", "taken", "empty"])
+def by_integers(network, rows, x):
+    """An input-skip network of two layers, by its definition: Python's integers, and single precision."""
+    one = np.float32
+
+    def scale_of(values):
+        low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
+        scale = float(one((high - low) / 255))
+        return scale, round(-low / scale)
+
+    def levels(value, scale, zero):
+        at = one(value) * one(1.0 / scale) + one(zero)
+        return int(np.floor(min(max(at, one(0)), one(255)) + one(0.5)))
+
+    first, last = network.layers
+    scale_x, zero_x = scale_of(rows)
+    scale_h, zero_h = scale_of(torch.relu(first(rows)).detach())
+    results = []
+    for row in x.tolist():
+        inputs = [(levels(value, scale_x, zero_x), zero_x, scale_x) for value in row]
+        values = inputs
+        for layer in (first, last):
+            sums = []
+            for weights, bias in zip(layer.weight.tolist(), layer.bias.tolist()):
+                parts = [w * scale for w, (_, _, scale) in zip(weights, values)]
+                unit = max(max(map(abs, parts)) / 127, abs(bias) / 2**22) or 1.0
+                whole = sum(round(part / unit) * (q - zero) for part, (q, zero, _) in zip(parts, values))
+                sums.append(one(whole + round(bias / unit)) * one(unit))
+            units = [(levels(max(value, one(0)), scale_h, zero_h), zero_h, scale_h) for value in sums]
+            values = units + inputs
+        results.append(sums)
+    return torch.tensor(np.array(results))
+
+
+def test_inputs_that_are_passed_on_by_hand():
+    """Inputs of another scale than the units: exactly the integers of the definition."""
+    network = pruned(InputSkip([nn.Linear(7, 11), nn.Linear(11 + 7, 3)], nn.ReLU()), 0.6)
+    with torch.no_grad():
+        network.layers[0].weight.mul_(30.0)
+    rows, x = (torch.randn(n, 7, generator=generator(n)) for n in (200, 40))
+    quantized = quantize(network, rows)
+    expected = by_integers(network, rows, x)
+    assert torch.equal(quantized.reference(x), expected)
+    if kernel().run is not None:
+        close_to_reference(quantized, x)
+    exact = network(x).detach()
+    assert float((expected - exact).abs().max()) < 0.05 * float(exact.max() - exact.min())
+
+
+@pytest.mark.parametrize(
+    "kind", ["dense", "images", "strides", "taken", "empty", "skip", "images, then skip"]
+)
 def test_little_is_lost(kind):
     """The reference, which is not ours to trust either, beside the network itself."""
     network, shape = made(kind)

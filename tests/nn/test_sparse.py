@@ -16,6 +16,7 @@ from sparsebnn.nn import sparse as module
 from sparsebnn.nn.compaction import Take, compact
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.lowering import lower
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.sparse import METHODS, SparseNetwork
 
 ROWS = (1, 2, 31, 32, 33, 1000)
@@ -208,16 +209,26 @@ def test_every_method(method, monkeypatch):
     if method == "kernel" and kernel().run is None:
         pytest.skip(kernel().description)
     monkeypatch.setattr(module, "_times", lambda runs, x: {name: float(method not in name) for name in runs})
-    network = pruned(nn.Sequential(nn.Linear(9, 12), nn.GELU(), nn.Linear(12, 3, bias=False)), 0.3)
-    found = SparseNetwork(network)
-    assert set(found.methods.values()) == {(method, method)}
-    for n in ROWS:
-        x = torch.randn(n, 9, generator=generator(n))
-        torch.testing.assert_close(found(x), network(x).detach(), rtol=0, atol=1e-5)
-        assert not found(x).requires_grad
+    chain = nn.Sequential(nn.Linear(9, 12), nn.GELU(), nn.Linear(12, 3, bias=False))
+    skip = InputSkip([nn.Linear(9, 12), nn.Linear(12 + 9, 3)], nn.GELU())
+    for network in (pruned(chain, 0.3), pruned(skip, 0.3)):
+        found = SparseNetwork(network)
+        assert set(found.methods.values()) == {(method, method)}
+        for n in ROWS:
+            x = torch.randn(n, 9, generator=generator(n))
+            torch.testing.assert_close(found(x), network(x).detach(), rtol=0, atol=1e-5)
+            assert not found(x).requires_grad
 
 
-def test_mixed_methods(monkeypatch):
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(*(part for _ in range(5) for part in (nn.Linear(8, 8), nn.Tanh()))),
+        lambda: InputSkip([nn.Linear(8, 8), *(nn.Linear(16, 8) for _ in range(4))], nn.Tanh()),
+    ],
+    ids=["chain", "input skip"],
+)
+def test_mixed_methods(build, monkeypatch):
     """Layers of the kernel between dense ones: each part reads what the one before it put out."""
     if kernel().run is None:
         pytest.skip(kernel().description)
@@ -230,8 +241,7 @@ def test_mixed_methods(monkeypatch):
         return {methods: float(len(set(methods)) == 1) for methods in runs}
 
     monkeypatch.setattr(module, "_times", times)
-    layers = [nn.Linear(8, 8), nn.Tanh()] * 5
-    network = pruned(nn.Sequential(*copy.deepcopy(layers)), 0.4)
+    network = pruned(build(), 0.4)
     found = SparseNetwork(network, batch_sizes=(4,))
     assert found.methods[4] == ("kernel", "dense", "torch_csr", "kernel", "kernel")
     x = torch.randn(21, 8, generator=generator(0))

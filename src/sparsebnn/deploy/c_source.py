@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput, invalid
+from sparsebnn.deploy.c_head import head_lines, n_targets, number
 from sparsebnn.deploy.c_tables import check_finite, tables
 from sparsebnn.deploy.model import Exported
-from sparsebnn.deploy.table import levels
+from sparsebnn.deploy.table import FARTHEST, has_range, levels
 from sparsebnn.estimators.columns import Column
 from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import compact
@@ -39,6 +40,13 @@ static int level_of(const char *value, const char *const *known, int count) {
 _SCALED = """\
 static float scaled(double value, double centre, double scale) {
   return isnan(value) ? 0.0f : (float)((value - centre) / scale);
+}
+"""
+_FARTHER = """\
+/* The same without the limits of the training range. */
+static float farther(double value, double centre, double scale) {
+  const double at = (value - centre) / scale;
+  return isnan(at) ? 0.0f : (float)(at < -FARTHEST ? -FARTHEST : at > FARTHEST ? FARTHEST : at);
 }
 """
 _KEYWORDS = frozenset(
@@ -67,6 +75,12 @@ def c_files(exported: Exported, name: str, rows: Tensor | None = None) -> tuple[
     return _header(exported, name, programs), _source(exported, name, programs)
 
 
+def _widens(exported: Exported, programs: Sequence[Program]) -> bool:
+    """Whether rows outside the training range are widened; integers cannot tell how far outside they are."""
+    ranged = exported.columns is not None and any(map(has_range, exported.columns))
+    return ranged and bool(exported.predictor.probes) and not programs[0].quantized
+
+
 def _row_shape(exported: Exported) -> tuple[int, ...]:
     if exported.columns is None:
         return tuple(exported.example.shape[1:])
@@ -74,9 +88,10 @@ def _row_shape(exported: Exported) -> tuple[int, ...]:
         return tuple(exported.module.inputs(exported.example).shape[1:])  # type: ignore[operator]
 
 
-def _scratch(programs: Sequence[Program]) -> int:
-    """Floats: the inputs, the outputs, and what the kernel needs."""
-    return programs[0].inputs + programs[0].outputs + max(program.floats(1) for program in programs)
+def _scratch(exported: Exported, programs: Sequence[Program]) -> int:
+    """Floats: the inputs (with and without limits), the outputs, and what the kernel needs."""
+    inputs = programs[0].inputs * (2 if _widens(exported, programs) else 1)
+    return inputs + programs[0].outputs + max(program.floats(1) for program in programs)
 
 
 # -- names ----------------------------------------------------------------------------------------------
@@ -128,14 +143,6 @@ def _result(exported: Exported, outputs: int) -> list[str]:
     ]
 
 
-def _targets(exported: Exported) -> int:
-    """Classes, or real targets."""
-    head = exported.predictor.head
-    if head.kind == "bernoulli":
-        return 2
-    return int(getattr(head.likelihood, "n_classes", 0) or getattr(head.likelihood, "n_targets", 1))
-
-
 def _row(exported: Exported, name: str) -> tuple[list[str], str]:
     """The type of a row, and the parameter of the function that takes one."""
     if exported.columns is None or not exported.named:
@@ -170,11 +177,11 @@ def _header(exported: Exported, name: str, programs: Sequence[Program]) -> str:
         'extern "C" {',
         "#endif",
         "",
-        f"#define {name.upper()}_SCRATCH {_scratch(programs)} /* floats */",
+        f"#define {name.upper()}_SCRATCH {_scratch(exported, programs)} /* floats */",
         "",
         *row,
         "typedef struct {",
-        *_result(exported, _targets(exported)),
+        *_result(exported, n_targets(exported)),
         f"}} {name}_result;",
         "",
         *classes,
@@ -202,6 +209,9 @@ def _source(exported: Exported, name: str, programs: Sequence[Program]) -> str:
     if exported.classes is not None:
         listed = ", ".join(_string(str(label)) for label in exported.classes)
         classes = [f"const char *const {name}_classes[{len(exported.classes)}] = {{{listed}}};", ""]
+    widens = _widens(exported, programs)
+    if widens:
+        helpers.append(_FARTHER.replace("FARTHEST", number(FARTHEST)))
     count = len(programs)
     networks = ", ".join(f"&{name}_{d}_network" for d in range(count))
     lines = [
@@ -220,20 +230,13 @@ def _source(exported: Exported, name: str, programs: Sequence[Program]) -> str:
         *helpers,
         f"void {name}_predict({parameter}, float *scratch, {name}_result *result) {{",
         f"  float *const out = scratch + {programs[0].inputs}, *const work = out + {programs[0].outputs};",
+        *([f"  float *const wide = scratch + {_scratch(exported, programs) - programs[0].inputs};"] * widens),
         *_encoding(exported),
-        *_head(exported),
+        *(_free_inputs(exported, programs[0].inputs) if widens else []),
+        *head_lines(exported, widens),
         "}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    return repr(float(value))
-
-
-def _table(values: np.ndarray) -> str:
-    rows = ["{" + ", ".join(map(_number, row)) + "}" for row in values]
-    return "{" + ", ".join(rows) + "}"
 
 
 def _encoding(exported: Exported) -> list[str]:
@@ -244,11 +247,11 @@ def _encoding(exported: Exported) -> list[str]:
     lines: list[str] = []
     place = 0
     fields = _identifiers(exported.columns)
-    for number, (field, column) in enumerate(zip(fields, exported.columns)):
+    for at, (field, column) in enumerate(zip(fields, exported.columns)):
         if column.kind == "dropped":
             continue
-        value = f"row->{field}" if exported.named else f"x[{number}]"
-        scales = [f"{_number(c)}, {_number(s)}" for c, s in zip(column.centre, column.scale)]
+        value = f"row->{field}" if exported.named else f"x[{at}]"
+        scales = [f"{number(c)}, {number(s)}" for c, s in zip(column.centre, column.scale)]
         lines.append(f"  {{ /* {_comment(column.name)} */")
         if column.kind == "category":
             known = levels(column)
@@ -260,7 +263,7 @@ def _encoding(exported: Exported) -> list[str]:
             terms = [f"({gone}) ? NAN : (code == {i} ? 1.0 : 0.0)" for i in range(len(column.levels))]
             if column.codes:
                 for i, own in enumerate(zip(*column.codes)):
-                    values = ", ".join(_number(value) for value in own)
+                    values = ", ".join(number(value) for value in own)
                     lines.append(f"    static const double codes{i}[{len(own)}] = {{{values}}};")
                 terms = [f"code < 0 ? NAN : codes{i}[code]" for i in range(len(column.codes[0]))]
             gap = "code == -2"
@@ -268,7 +271,7 @@ def _encoding(exported: Exported) -> list[str]:
             lines.append(f"    const double raw = {value};")
             term = "raw"
             if column.ends:
-                low, high = map(_number, column.ends)
+                low, high = map(number, column.ends)
                 term = f"raw < {low} ? {low} : raw > {high} ? {high} : raw"
             terms = [term]
             if column.kind == "date":
@@ -286,82 +289,16 @@ def _encoding(exported: Exported) -> list[str]:
     return lines
 
 
-def _head(exported: Exported) -> list[str]:
-    head, count, draws = exported.predictor.head, _targets(exported), exported.predictor.n_draws
-    each = ["    sb_run(networks[d], scratch, 1, out, work, 1);"]
-    loop = [f"  for (int d = 0; d < {draws}; ++d) {{"]
-    if head.kind != "gaussian":
-        scale = _number(head.scale)
-        lines = [
-            "  double known = 0.0;",
-            f"  for (int c = 0; c < {count}; ++c) result->probabilities[c] = 0.0;",
-            *loop,
-            *each,
-            f"    double p[{count}];",
-        ]
-        if head.kind == "bernoulli":
-            lines += [f"    p[1] = 1.0 / (1.0 + exp(-{scale} * (double)out[0]));", "    p[0] = 1.0 - p[1];"]
-        else:
-            lines += [
-                "    double largest = (double)out[0], sum = 0.0;",
-                f"    for (int c = 1; c < {count}; ++c)",
-                "      if ((double)out[c] > largest) largest = (double)out[c];",
-                f"    for (int c = 0; c < {count}; ++c)",
-                f"      sum += p[c] = exp({scale} * ((double)out[c] - largest));",
-                f"    for (int c = 0; c < {count}; ++c) p[c] /= sum;",
-            ]
-        lines += [
-            f"    for (int c = 0; c < {count}; ++c) {{",
-            f"      result->probabilities[c] += p[c] / {draws};",
-            f"      known -= p[c] > 0.0 ? p[c] * log(p[c]) / {draws} : 0.0;",
-            "    }",
-            "  }",
-            "  result->label = 0;",
-            "  result->entropy = 0.0;",
-            f"  for (int c = 0; c < {count}; ++c) {{",
-            "    const double q = result->probabilities[c];",
-            "    result->entropy -= q > 0.0 ? q * log(q) : 0.0;",
-            "    if (q > result->probabilities[result->label]) result->label = c;",
-            "  }",
-            "  result->mutual_information = result->entropy > known ? result->entropy - known : 0.0;",
-        ]
-        return lines
-    raw = head.raw_std.double().reshape(draws, count)
-    noise = (head.scale * nn.functional.softplus(raw).clamp_min(1e-6)).numpy()
-    y_mean = [_number(v) for v in head.y_mean.tolist()]
-    y_std = [_number(v) for v in head.y_std.tolist()]
-    lines = [
-        f"  static const double y_mean[{count}] = {{{', '.join(y_mean)}}};",
-        f"  static const double y_std[{count}] = {{{', '.join(y_std)}}};",
-        f"  double square[{count}], noise_var[{count}];",
-    ]
-    if head.heteroscedastic:
-        lines.append(f"  static const double level[{draws}][{count}] = {_table(raw.numpy())};")
-        var = [
-            f"      double s = level[d][t] + 0.2 * (double)out[{count} + t];",
-            "      s = s > 30.0 ? s : log1p(exp(s));",
-            f"      s = {_number(head.scale)} * (s > 1e-6 ? s : 1e-6);",
-        ]
-    else:
-        lines.append(f"  static const double noise[{draws}][{count}] = {_table(noise)};")
-        var = ["      const double s = noise[d][t];"]
-    return [
-        *lines,
-        f"  for (int t = 0; t < {count}; ++t) result->mean[t] = square[t] = noise_var[t] = 0.0;",
-        *loop,
-        *each,
-        f"    for (int t = 0; t < {count}; ++t) {{",
-        *var,
-        "      const double m = (double)out[t], before = result->mean[t];",
-        "      result->mean[t] += (m - before) / (d + 1);",
-        "      square[t] += (m - before) * (m - result->mean[t]);",
-        f"      noise_var[t] += s * s / {draws};",
-        "    }",
-        "  }",
-        f"  for (int t = 0; t < {count}; ++t) {{",
-        f"    const double between = square[t] / {draws};",
-        "    result->epistemic_std[t] = sqrt(between) * y_std[t];",
-        "    result->std[t] = sqrt(between + noise_var[t]) * y_std[t];",
-        "    result->mean[t] = result->mean[t] * y_std[t] + y_mean[t];",
-        "  }",
-    ]
+def _free_inputs(exported: Exported, inputs: int) -> list[str]:
+    """Statements that fill ``wide``: the inputs without the limits of the training range."""
+    assert exported.columns is not None
+    lines = ["  int outside = 0;", f"  memcpy(wide, scratch, {inputs} * sizeof(float));"]
+    place = 0
+    for at, (field, column) in enumerate(zip(_identifiers(exported.columns), exported.columns)):
+        if has_range(column):
+            value = f"row->{field}" if exported.named else f"x[{at}]"
+            scale = f"{number(column.centre[0])}, {number(column.scale[0])}"
+            lines.append(f"  wide[{place}] = farther({value}, {scale});")
+            lines.append(f"  outside |= wide[{place}] != scratch[{place}];")
+        place += len(column.centre)
+    return lines

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_tensor
 from sparsebnn.deploy import spec as specs
 from sparsebnn.deploy.model import Exported
+from sparsebnn.deploy.table import FARTHEST
 from sparsebnn.estimators.encoding import Encoder, checked_table
 
 __all__ = ["StoredModel", "from_pretrained", "hub_model", "save_mlflow"]
@@ -77,13 +78,17 @@ class StoredModel(nn.Module):
 
         ``X`` is a table if the model was an estimator, otherwise a tensor as the network takes it.
         """
+        free = None
         if self.columns is None:
             x = check_tensor(X, "X", "predict")
             x = x.float() / 255.0 if x.dtype == torch.uint8 else x
         else:
-            table = checked_table(self._table, X, reset=False)
-            x = torch.from_numpy(Encoder(self.columns).transform(table)).float()
-        found = dict(zip(self.predictor.head.names, (each.numpy() for each in self.predictor(x))))
+            table, encoder = checked_table(self._table, X, reset=False), Encoder(self.columns)
+            x = torch.from_numpy(encoder.transform(table)).float()
+            if self.predictor.probes:
+                free = torch.from_numpy(encoder.transform(table, free=True)).clamp(-FARTHEST, FARTHEST)
+                free = None if torch.equal(free.float(), x) else free.float()
+        found = dict(zip(self.predictor.head.names, (each.numpy() for each in self.predictor(x, free))))
         if self.classes is not None:
             found["label"] = np.array(self.classes)[found["probabilities"].argmax(1)]
         return found

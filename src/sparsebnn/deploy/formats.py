@@ -61,7 +61,9 @@ def export(
     seed : of the draws; by default the estimator's, or 0. With the same seed and number of draws the file
         gives the predictions of the estimator, and those of ``predict(..., draws="weights")``.
     int8 : rows of the data, for C: weights and activations become integers of 8 bits, with scales set by
-        these rows. The source is a third smaller; predictions change slightly, so measure them.
+        these rows. A file of units with many weights is a third smaller, one of units with few weights is
+        not; predictions change slightly, so measure them. Rows outside the training range of a regression
+        are not widened.
     overwrite : whether an existing file or folder may be replaced.
 
     An estimator's file takes raw columns: scaling, categories, dates and missing values are part of it.

@@ -109,10 +109,12 @@ def _each(kind: str, n_draws: int | None, default: int, networks: int) -> int | 
 def _of_estimator(model: Any, kind: str, n_draws: int | None, seed: int | None, likelihood: Any) -> Exported:
     from sklearn.utils.validation import check_is_fitted
 
+    from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+
     check_is_fitted(model)
     if likelihood is not None:
         raise invalid("likelihood", "export", "left out with an estimator", type(likelihood).__name__)
-    if not hasattr(model, "networks_"):
+    if not isinstance(model, SparseBNNClassifier | SparseBNNRegressor):
         expected = "SparseBNNClassifier or SparseBNNRegressor"
         advice = "Of a Pipeline, export the last step and do the others before it."
         raise invalid("model", "export", expected, type(model).__name__, advice)

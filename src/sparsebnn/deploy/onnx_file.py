@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = ["onnx_bytes", "program"]
 _OPSET = 18
 _RAW = "sparsebnn_raw"
 _OUT = "sparsebnn_out_"
+_TABLE = "sparsebnn_table"
 
 
 def program(module: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
@@ -67,24 +68,34 @@ def onnx_bytes(exported: Exported) -> bytes:
     assert made is not None
     core = made.model_proto
     del core.metadata_props[:]
-    for node in core.graph.node:
-        del node.metadata_props[:]
-        node.doc_string = ""
-    for output in outputs:
-        _rename(core.graph, output, f"{output}_inner")  # the exporter has tensors of such names
-        _rename(core.graph, _OUT + output, output)
+    every = list(_graphs(core.graph))
+    used = {name for graph in every for node in graph.node for name in node.input}
+    for graph in every:
+        for node in graph.node:
+            del node.metadata_props[:]
+            node.doc_string = ""
+        kept = [each for each in graph.initializer if each.name in used]
+        del graph.initializer[:]  # onnxruntime warns of those that the exporter left over
+        graph.initializer.extend(kept)
+    final = _output_names(exported, ("label", *outputs))
+    # The exporter has tensors of the names of outputs.
+    inner = {final[output]: f"{output}_inner" for output in outputs}
+    inner |= {_OUT + output: final[output] for output in outputs}
+    _rename(core.graph, lambda name: inner.get(name, name))
     if exported.columns is not None and exported.named:
         front = _front(exported, core.ir_version, core.opset_import)
         # Names inside the program must not be those of the columns.
-        core = compose.add_prefix(core, "net_", rename_inputs=False, rename_outputs=False)
-        core = compose.merge_models(front, core, io_map=[("table", _RAW)])
+        known = {_RAW, *final.values()}
+        _rename(core.graph, lambda name: name if name in known else f"net_{name}")
+        core = compose.merge_models(front, core, io_map=[(_TABLE, _RAW)])
     elif exported.columns is not None:
-        _rename(core.graph, _RAW, "x")
+        _rename(core.graph, lambda name: "x" if name == _RAW else name)
     if exported.classes is not None:
-        _add_label(core, exported.classes)
+        _add_label(core, exported.classes, final)
     core.producer_name = "sparsebnn"
     entry = core.metadata_props.add()
-    entry.key, entry.value = "sparsebnn", json.dumps(exported.description())
+    known_outputs = {"outputs": [final[output] for output in outputs]}
+    entry.key, entry.value = "sparsebnn", json.dumps(exported.description() | known_outputs)
     for part in core.graph.input:
         _name_rows(part)
     for part in core.graph.output:
@@ -92,6 +103,18 @@ def onnx_bytes(exported: Exported) -> bytes:
     _check_opsets(core, helper)
     onnx.checker.check_model(core)
     return core.SerializeToString()
+
+
+def _output_names(exported: Exported, outputs: Sequence[str]) -> dict[str, str]:
+    """The names of outputs: ``predicted_…`` where a column has that name."""
+    columns = {column.name for column in exported.columns or ()} if exported.named else set()
+    found = {}
+    for output in outputs:
+        name = output
+        while name in columns:
+            name = f"predicted_{name}"
+        found[output] = name
+    return found
 
 
 def _name_rows(part: Any) -> None:
@@ -114,7 +137,7 @@ def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
     shape: list[str | int | None] = ["rows", 1]
     assert exported.columns is not None
     for place, column in enumerate(exported.columns):
-        part = f"column_{place}"
+        part = f"sparsebnn_column_{place}"
         parts.append(part)
         if column.kind == "dropped":
             continue
@@ -141,45 +164,57 @@ def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
     constants = []
     if blank and kept:
         # Columns that training left out: the program skips them, whatever they hold.
-        constants.append(numpy_helper.from_array(np.zeros((), np.float64), "zero"))
-        nodes += [helper.make_node("Mul", [kept[0], "zero"], [part]) for part in blank]
-    nodes.append(helper.make_node("Concat", parts, ["table"], axis=1))
-    table = helper.make_tensor_value_info("table", TensorProto.DOUBLE, ["rows", len(parts)])
+        constants.append(numpy_helper.from_array(np.zeros((), np.float64), "sparsebnn_zero"))
+        nodes += [helper.make_node("Mul", [kept[0], "sparsebnn_zero"], [part]) for part in blank]
+    nodes.append(helper.make_node("Concat", parts, [_TABLE], axis=1))
+    table = helper.make_tensor_value_info(_TABLE, TensorProto.DOUBLE, ["rows", len(parts)])
     graph = helper.make_graph(nodes, "columns", inputs, [table], constants)
     return helper.make_model(
         graph, opset_imports=[*opsets, helper.make_opsetid("ai.onnx.ml", 3)], ir_version=ir_version
     )
 
 
-def _add_label(model: Any, classes: tuple[Any, ...]) -> None:
-    """The output ``label``: the most probable class, as a string or an integer."""
+def _add_label(model: Any, classes: tuple[Any, ...], names: dict[str, str]) -> None:
+    """The output ``label``: the most probable class, as a string, an integer, or true or false."""
     from onnx import TensorProto, helper
 
-    whole = all(isinstance(label, int) and not isinstance(label, bool) for label in classes)
-    kind = TensorProto.INT64 if whole else TensorProto.STRING
+    whole = all(isinstance(label, int) for label in classes)
+    binary = all(isinstance(label, bool) for label in classes)
+    kind = TensorProto.BOOL if binary else TensorProto.INT64 if whole else TensorProto.STRING
     values: dict[str, Any] = (
-        {"values_int64s": list(classes)} if whole else {"values_strings": [str(label) for label in classes]}
+        {"values_int64s": list(map(int, classes))} if whole else {"values_strings": list(map(str, classes))}
     )
     model.graph.node.extend(
         [
-            helper.make_node("ArgMax", ["probabilities"], ["class_index"], axis=1, keepdims=0),
+            helper.make_node("ArgMax", [names["probabilities"]], ["sparsebnn_index"], axis=1, keepdims=0),
             helper.make_node(
                 "LabelEncoder",
-                ["class_index"],
-                ["label"],
+                ["sparsebnn_index"],
+                ["sparsebnn_label"],
                 domain="ai.onnx.ml",
                 keys_int64s=list(range(len(classes))),
                 **values,
             ),
+            helper.make_node("Cast", ["sparsebnn_label"], [names["label"]], to=kind),
         ]
     )
-    model.graph.output.insert(0, helper.make_tensor_value_info("label", kind, ["rows"]))
+    model.graph.output.insert(0, helper.make_tensor_value_info(names["label"], kind, ["rows"]))
 
 
-def _rename(graph: Any, old: str, new: str) -> None:
-    """Rename a tensor wherever it occurs."""
-    for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        part.name = new if part.name == old else part.name
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph and the branches of its conditions."""
+    yield graph
     for node in graph.node:
-        node.input[:] = [new if name == old else name for name in node.input]
-        node.output[:] = [new if name == old else name for name in node.output]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _rename(whole: Any, named: Callable[[str], str]) -> None:
+    """Rename tensors wherever they occur; "" is an input that is left out."""
+    for graph in _graphs(whole):
+        for part in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            part.name = named(part.name)
+        for node in graph.node:
+            node.input[:] = [named(name) if name else name for name in node.input]
+            node.output[:] = [named(name) if name else name for name in node.output]

@@ -9,7 +9,10 @@ model at its posterior means (D = 1). With network outputs :math:`f_d(x)`
 
 for classes, with the logit scale s of the calibration; for real targets the mean of the means, and
 
-.. math:: \mathrm{std}^2 = \mathrm{Var}_d[\mu_d(x)] + \frac1D \sum_d \sigma_d(x)^2.
+.. math:: \mathrm{std}^2 = \mathrm{Var}_d[\mu_d(x)] + \frac1D \sum_d \sigma_d(x)^2 + g(x)^2.
+
+g is 0 but for rows of a table outside the training range: there it is the difference that the limits of that
+range make to the mean, by the first draws of every network.
 
 Nothing is random: the same file gives the same numbers everywhere.
 """
@@ -18,16 +21,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import InvalidInput, check_choice, check_count, check_tensor, invalid
+from sparsebnn.estimators.observations import DRAWS_OUTSIDE
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_weights
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from sparsebnn.nn.compaction import _ELEMENTWISE, compact, median_weights, plain_layer
+from sparsebnn.nn.compaction import _ELEMENTWISE, Take, compact, median_weights, plain_layer
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, bayesian_layers, chain
 
@@ -88,7 +92,7 @@ class Head(nn.Module):
         """The likelihood of the first network."""
         return self._form[0]
 
-    def forward(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, outputs: Tensor, growth: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         form = self.likelihood
         if not isinstance(form, Gaussian):
             each = class_probs(self.scale * outputs, form)
@@ -104,6 +108,8 @@ class Head(nn.Module):
         centre = mean.mean(0)
         between = ((mean - centre) ** 2).mean(0)
         total = (between + (std**2).mean(0)).sqrt()
+        if growth is not None:  # its square may be too large for single precision
+            total = (total.double() ** 2 + growth.double() ** 2).sqrt().float()
         # In double precision: targets may be large numbers that differ little.
         unit = self.y_std.float()
         return centre.double() * self.y_std + self.y_mean, total * unit, between.sqrt() * unit
@@ -115,18 +121,27 @@ class Predictor(nn.Module):
     ``template`` is the network whose layers are ordinary; ``shared`` holds its tensors that are the same in
     all D networks, ``stacked`` the others with D as their first axis. ``forward`` maps inputs, as the network
     takes them, to the tensors named by ``head.names``.
+
+    ``networks`` is how many trained networks the D are draws of, in their order; 0 if intervals are never
+    widened.
     """
 
     def __init__(
-        self, template: nn.Module, shared: Mapping[str, Tensor], stacked: Mapping[str, Tensor], head: Head
+        self,
+        template: nn.Module,
+        shared: Mapping[str, Tensor],
+        stacked: Mapping[str, Tensor],
+        head: Head,
+        networks: int = 0,
     ) -> None:
         super().__init__()
         self._template = (copy.deepcopy(template).float().to("meta").eval(),)  # in a tuple: not a submodule
         self.head = head
-        # Convolutions and concatenations under vmap cannot be exported for any number of rows: their draws
-        # are unrolled.
-        self._batched = all(isinstance(each, (nn.Linear, *_ELEMENTWISE)) for each in chain(template))
+        # Convolutions under vmap cannot be exported for any number of rows: their draws are unrolled.
+        self._dense = _dense_steps(template)
         self.n_draws = len(next(iter(stacked.values()))) if stacked else 1
+        self.n_networks = networks
+        self._targets = int(getattr(head.likelihood, "n_targets", 1))
         self._names: dict[str, tuple[str, bool]] = {}
         for several, tensors in ((False, shared), (True, stacked)):
             for name, tensor in tensors.items():
@@ -142,22 +157,56 @@ class Predictor(nn.Module):
     def _state(self, several: bool) -> dict[str, Tensor]:
         return {name: self.get_buffer(own) for own, (name, many) in self._names.items() if many is several}
 
+    @property
+    def probes(self) -> list[int]:
+        """The draws by which rows outside the training range are widened; none for classes."""
+        if self.head.kind != "gaussian" or not self.n_networks:
+            return []
+        each = self.n_draws // self.n_networks
+        return [d for d in range(self.n_draws) if d % each < DRAWS_OUTSIDE]
+
     def outputs(self, x: Tensor) -> Tensor:
         """The outputs of all D networks, ``(D, rows, outputs)``."""
-        shared, stacked = self._state(False), self._state(True)
-        if not stacked:
-            return torch.func.functional_call(self.template, shared, (x,)).unsqueeze(0)
+        return self._outputs(x, self._state(False), self._state(True))
 
-        def one(own: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _outputs(self, x: Tensor, shared: Mapping[str, Tensor], stacked: Mapping[str, Tensor]) -> Tensor:
+        if self._dense:
+            found = _dense_outputs(self._dense, {**shared, **stacked}, x)
+            return found if stacked else found.unsqueeze(0)
+        if not stacked:
+            return torch.func.functional_call(self.template, dict(shared), (x,)).unsqueeze(0)
+
+        def one(d: int) -> Tensor:
+            own = {name: each[d] for name, each in stacked.items()}
             return torch.func.functional_call(self.template, {**shared, **own}, (x,))
 
-        if self._batched:
-            return torch.func.vmap(one, in_dims=(0, None))(stacked, x)
-        draws = range(self.n_draws)
-        return torch.stack([one({name: each[d] for name, each in stacked.items()}, x) for d in draws])
+        return torch.stack([one(d) for d in range(len(next(iter(stacked.values()))))])
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.head(self.outputs(x))
+    def _growth(self, outputs: Tensor, free: Tensor) -> Tensor:
+        """``(rows, targets)``: how far the means move without the limits of the training range."""
+
+        def probes(stacked: Tensor) -> Tensor:
+            return stacked.unflatten(0, (self.n_networks, -1))[:, :DRAWS_OUTSIDE].flatten(0, 1)
+
+        mean = probes(outputs)[..., : self._targets].mean(0)
+        shared, stacked = self._state(False), {k: probes(v) for k, v in self._state(True).items()}
+        return (mean - self._outputs(free, shared, stacked)[..., : self._targets].mean(0)).abs()
+
+    def forward(self, x: Tensor, free: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """``free`` are the rows without the limits of the training range, for ``std``."""
+        outputs = self.outputs(x)
+        if free is None or not self.probes:
+            return self.head(outputs)
+        outside = (x != free).any(1, keepdim=True)
+
+        def none(outputs: Tensor, free: Tensor) -> Tensor:
+            return torch.zeros_like(outputs[0, :, : self._targets])
+
+        # A file computes this only for rows of which some are outside.
+        exporting = torch.compiler.is_exporting()
+        given = (outputs, free)
+        growth = torch.cond(outside.any(), self._growth, none, given) if exporting else self._growth(*given)
+        return self.head(outputs, torch.where(outside, growth, torch.zeros_like(growth)))
 
     def networks(self) -> Iterator[nn.Module]:
         """The D networks, one after the other."""
@@ -166,6 +215,71 @@ class Predictor(nn.Module):
             network = copy.deepcopy(self.template).to_empty(device="cpu")
             network.load_state_dict({**shared, **{name: each[d] for name, each in stacked.items()}})
             yield network.eval()
+
+
+class _Step(NamedTuple):
+    """A dense module: the names of its tensors, and of an input-skip network the layers."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+    activation: nn.Module | None = None
+
+
+def _dense_steps(template: nn.Module) -> list[_Step]:
+    """The modules of a network of dense layers; empty for another network."""
+    names = {module: f"{name}." if name else "" for name, module in template.named_modules()}
+    found = []
+    for module in chain(template):
+        if isinstance(module, InputSkip):
+            found.append(_Step("skip", tuple(names[layer] for layer in module.layers), module.activation))
+        elif isinstance(module, nn.Linear):
+            found.append(_Step("skip", (names[module],)))
+        elif isinstance(module, _ELEMENTWISE):
+            found.append(_Step("activation", (), module))
+        elif isinstance(module, Take) and module.dim == -1:
+            found.append(_Step("take", (names[module],)))
+        else:
+            return []
+    return found
+
+
+def _linear(weight: Tensor, bias: Tensor | None, parts: Sequence[Tensor], rows: int) -> Tensor:
+    """Stacked layers of what ``parts`` would be in one: each times its own columns of the weights.
+
+    ``rows`` is the number of axes of rows.
+    """
+    more = [1] * (rows - 1)
+    start, found = 0, None
+    for part in parts:
+        own = weight[..., start : start + part.shape[-1]].transpose(-1, -2)
+        product = part @ own.reshape(*own.shape[:-2], *more, *own.shape[-2:])
+        found = product if found is None else found + product
+        start += part.shape[-1]
+    assert found is not None
+    return found if bias is None else found + bias.reshape(*bias.shape[:-1], 1, *more, bias.shape[-1])
+
+
+def _dense_outputs(steps: Sequence[_Step], tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of D networks of dense layers at once, as products of stacked matrices."""
+    rows = x.dim() - 1
+    for step in steps:
+        if step.kind == "take":
+            x = x[..., tensors[f"{step.names[0]}index"]]
+            continue
+        if step.kind == "activation":
+            assert step.activation is not None
+            x = step.activation(x)
+            continue
+        h: Tensor | None = None
+        for name in step.names:
+            if h is not None:
+                assert step.activation is not None
+                h = step.activation(h)
+            parts = (x,) if h is None else (h, x)
+            h = _linear(tensors[f"{name}weight"], tensors.get(f"{name}bias"), parts, rows)
+        assert h is not None
+        x = h
+    return x
 
 
 @torch.no_grad()
@@ -227,12 +341,12 @@ def predictor_of(
     if n_draws is None:
         states = [plain(network).state_dict() for network in networks]
         if len(networks) > 1:
-            return Predictor(plain(first), {}, _stack(states), _expanded(head, 1))
+            return Predictor(plain(first), {}, _stack(states), _expanded(head, 1), len(networks))
         try:
             small: nn.Module = compact(first).network
         except InvalidInput:  # not a chain of known modules
             small = plain(first)
-        return Predictor(small, {k: v.float() for k, v in small.state_dict().items()}, {}, head)
+        return Predictor(small, {k: v.float() for k, v in small.state_dict().items()}, {}, head, 1)
     check_count(n_draws, "n_draws", "export")
     states = []
     drawn_names: set[str] = set()
@@ -251,7 +365,8 @@ def predictor_of(
         shared = {name: value for name, value in states[0].items() if name not in drawn_names}
         states = [{k: v for k, v in state.items() if k not in shared} for state in states]
     shared = {k: v.float() if v.is_floating_point() else v for k, v in shared.items()}
-    return Predictor(plain(first).float(), shared, _stack(states), _expanded(head, n_draws))
+    stacked = _stack(states)
+    return Predictor(plain(first).float(), shared, stacked, _expanded(head, n_draws), len(networks))
 
 
 def _stack(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -62,6 +62,7 @@ def described(exported: Exported) -> dict[str, Any]:
         "sequential": isinstance(predictor.template, nn.Sequential),
         "stacked": sorted(predictor._state(True)),
         "n_draws": predictor.n_draws,
+        "networks": predictor.n_networks,
         "likelihood": {
             "kind": head.kind,
             "scale": head.scale,
@@ -104,7 +105,7 @@ def restored(spec: Mapping[str, Any]) -> Exported:
     columns = None if spec["columns"] is None else Encoder.of_record(spec["columns"]).columns
     dtype = torch.float32 if columns is None else torch.float64
     return Exported(
-        Predictor(template, shared, stacked, head),
+        Predictor(template, shared, stacked, head, spec.get("networks", 0)),
         torch.zeros(1, *spec["example_shape"], dtype=dtype),
         spec["model"],
         spec["seed"],

@@ -16,14 +16,20 @@ from torch import Tensor, nn
 from sparsebnn.deploy.predictor import Predictor
 from sparsebnn.estimators.columns import Column
 
-__all__ = ["TableModel", "TableInputs", "levels"]
+__all__ = ["FARTHEST", "TableInputs", "TableModel", "has_range", "levels"]
 
+FARTHEST = 1e30  # of a standardized number, so that networks of single precision do not overflow
 _YEAR = 365.2425  # days, as in sparsebnn.estimators.columns
 
 
 def levels(column: Column) -> tuple[str, ...]:
     """The levels of a category in the order of their codes 0, 1, 2, …"""
     return column.levels if column.reference is None else (*column.levels, column.reference)
+
+
+def has_range(column: Column) -> bool:
+    """Whether numbers of a column may lie outside the training range."""
+    return column.kind != "dropped" and bool(column.ends) and not column.limits
 
 
 class TableInputs(nn.Module):
@@ -35,6 +41,7 @@ class TableInputs(nn.Module):
     def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__()
         numbers: list[tuple[int, float, float]] = []  # column, lower and upper limit
+        free: list[tuple[float, float]] = []  # limits that do not go by the training range
         seasons: list[tuple[int, float]] = []  # column, phase
         levels_: list[tuple[int, float, float]] = []  # column, code, whether an unknown level is missing
         coded: list[tuple[int, int]] = []  # column, where its numbers begin in ``codes``
@@ -58,6 +65,7 @@ class TableInputs(nn.Module):
                 low, high = column.ends or (-math.inf, math.inf)
                 order.append(("number", len(numbers)))
                 numbers.append((place, low, high))
+                free.append((column.limits[0], column.limits[1]) if column.limits else (-math.inf, math.inf))
             if column.kind == "date":
                 for phase in (0.0, math.pi / 2.0):  # sine and cosine
                     order.append(("season", len(seasons)))
@@ -82,6 +90,8 @@ class TableInputs(nn.Module):
         self._integers("gap_column", gaps)
         self._doubles("low", [n[1] for n in numbers])
         self._doubles("high", [n[2] for n in numbers])
+        self._doubles("free_low", [limits[0] for limits in free])
+        self._doubles("free_high", [limits[1] for limits in free])
         self._doubles("phase", [s[1] for s in seasons])
         self._doubles("code", [entry[1] for entry in levels_])
         self._doubles("two_levels", [entry[2] for entry in levels_])
@@ -95,14 +105,16 @@ class TableInputs(nn.Module):
     def _doubles(self, name: str, values: Sequence[float]) -> None:
         self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
 
-    def forward(self, raw: Tensor) -> Tensor:
+    def forward(self, raw: Tensor, free: bool = False) -> Tensor:
+        """``free`` numbers may lie outside the range of the training rows."""
         if not any(self._parts):  # no usable column: the network has one constant input
             return (0.0 * raw[:, :1].nan_to_num(0.0, 0.0, 0.0)).float()
         get = self.get_buffer
         found = []
         if self._parts[0]:
             own = raw[:, get("number_column")]
-            found.append(torch.minimum(torch.maximum(own, get("low")), get("high")))
+            low, high = (get("free_low"), get("free_high")) if free else (get("low"), get("high"))
+            found.append(torch.minimum(torch.maximum(own, low), high))
         if self._parts[1]:
             turn = raw[:, get("season_column")] * (2.0 * math.pi / _YEAR)
             found.append(torch.sin(turn + get("phase")))
@@ -118,7 +130,8 @@ class TableInputs(nn.Module):
             found.append(torch.isnan(raw[:, get("gap_column")]).double())
         every = torch.cat(found, dim=1)[:, get("order")]
         scaled = (every - get("centre")) / get("scale")
-        return torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled).float()
+        scaled = torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled)
+        return (scaled.clamp(-FARTHEST, FARTHEST) if free else scaled).float()
 
 
 class TableModel(nn.Module):
@@ -128,6 +141,8 @@ class TableModel(nn.Module):
         super().__init__()
         self.inputs = TableInputs(columns)
         self.predictor = predictor
+        self._widens = bool(predictor.probes) and any(map(has_range, columns))
 
     def forward(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.predictor(self.inputs(raw))
+        free = self.inputs(raw, free=True) if self._widens else None
+        return self.predictor(self.inputs(raw), free)

@@ -81,11 +81,15 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.used_
 
+    def _draws_each(self, n_draws: int | None) -> int:
+        """The draws of each network, of ``n_draws`` in all."""
+        return -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
+
     def _draws(self, X: Any, model: str, n_draws: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of every replicate and draw)`` for new rows."""
         x = self._inputs(X)
         check_choice(model, MODELS, "model", "predict")
-        each = -(-int(self.n_draws if n_draws is None else n_draws) // len(self.networks_))
+        each = self._draws_each(n_draws)
         device = _prediction_device(self.device, type(self).__name__)
         with one_thread() if len(x) < 5000 else contextlib.nullcontext():
             yield from self._ensemble.draws(x, each, model, self._seed, device)

@@ -14,7 +14,9 @@ from sparsebnn.estimators.ensemble import mixture_quantiles as gaussian_quantile
 from sparsebnn.inference.prediction import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
 
-__all__ = ["Observations", "doubled"]
+__all__ = ["DRAWS_OUTSIDE", "Observations", "doubled"]
+
+DRAWS_OUTSIDE = 4  # the first ones of every network, for rows outside the training range
 
 
 def doubled(forms: Sequence[Likelihood], device: torch.device | str = "cpu") -> list[Likelihood]:

@@ -16,14 +16,13 @@ from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import far_limits, middle_and_std
 from sparsebnn.estimators.encoding import checked_table
-from sparsebnn.estimators.observations import Observations
+from sparsebnn.estimators.observations import DRAWS_OUTSIDE, Observations
 from sparsebnn.estimators.plan import share
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
 
 __all__ = ["SparseBNNRegressor"]
 
 _OWNER = "SparseBNNRegressor"
-_DRAWS_OUTSIDE = 4  # of every network, for rows outside the training range
 _STANDARDIZED = ("gaussian", "student_t")
 _COUNTS = (
     "poisson",
@@ -253,8 +252,9 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             return None
         found = torch.zeros(len(x), len(self._y_mean), dtype=torch.float64)
         means = []
+        draws = min(DRAWS_OUTSIDE, self._draws_each(None))
         for rows in (x[outside], free[outside]):
-            parts = [o for _, o in self._ensemble.draws(rows, _DRAWS_OUTSIDE, model, self._seed, "cpu")]
+            parts = [o for _, o in self._ensemble.draws(rows, draws, model, self._seed, "cpu")]
             means.append(self._ensemble.means_and_stds(torch.cat(parts, dim=2))[0].mean(0))
         found[torch.from_numpy(outside)] = (means[0] - means[1]).abs()
         return found

@@ -42,7 +42,7 @@ typedef struct {
     int32_t dilation_height, dilation_width, pad_top, pad_left;
     int32_t border;                    /* SB_CONV: what is beyond the edge */
     int32_t plane_height, plane_width; /* SB_CONV: size of an arranged plane */
-    int32_t carried;                   /* SB_LINEAR: last outputs, not activated: inputs that pass through */
+    int32_t carried;                   /* SB_LINEAR: last inputs that follow the units as outputs, unchanged */
 } sb_op;
 
 typedef struct {
@@ -149,6 +149,12 @@ static inline size_t sb_size_out(const sb_op *op)
     return (size_t)op->outputs * (size_t)op->out_height * (size_t)op->out_width;
 }
 
+/* The outputs of SB_LINEAR that have weights. */
+static inline size_t sb_units(const sb_op *op)
+{
+    return (size_t)(op->outputs - op->carried);
+}
+
 static inline size_t sb_index(const sb_op *op, size_t k)
 {
     return op->index16 ? op->index16[k] : op->index32[k];
@@ -194,6 +200,18 @@ SB_TRANSPOSE(sb_transpose, float)
     }
 SB_TAKE_FROM(sb_take, float)
 
+/* The last inputs of SB_LINEAR, of one row or of SB_BLOCK rows, after its units. */
+#define SB_CARRY(NAME, TYPE)                                                                             \
+    static void NAME(const sb_op *op, const TYPE *x, size_t rows, TYPE *y)                               \
+    {                                                                                                    \
+        const size_t n = (size_t)op->carried * rows;                                                     \
+        size_t i;                                                                                        \
+        x += (size_t)(op->channels - op->carried) * rows;                                                \
+        y += sb_units(op) * rows;                                                                        \
+        for (i = 0; i < n; ++i) y[i] = x[i];                                                             \
+    }
+SB_CARRY(sb_carry, float)
+
 /* ---- layers -------------------------------------------------------------------------------------- */
 
 #define SB_LINEAR_ROW(NAME, INDEX)                                                                       \
@@ -201,7 +219,7 @@ SB_TAKE_FROM(sb_take, float)
     {                                                                                                    \
         const float *value = op->value;                                                                  \
         size_t o;                                                                                        \
-        for (o = 0; o < (size_t)op->outputs; ++o) {                                                      \
+        for (o = 0; o < sb_units(op); ++o) {                                                             \
             size_t k = op->start[o];                                                                     \
             const size_t end = op->start[o + 1];                                                         \
             float a = op->bias[o], b = 0.0f, c = 0.0f, d = 0.0f;                                         \
@@ -223,7 +241,7 @@ SB_LINEAR_ROW(sb_linear_row32, uint32_t)
     {                                                                                                    \
         size_t o, k;                                                                                     \
         int r;                                                                                           \
-        for (o = 0; o < (size_t)op->outputs; ++o) {                                                      \
+        for (o = 0; o < sb_units(op); ++o) {                                                             \
             const size_t end = op->start[o + 1];                                                         \
             float sum[SB_BLOCK];                                                                         \
             for (r = 0; r < SB_BLOCK; ++r) sum[r] = op->bias[o];                                         \
@@ -243,7 +261,8 @@ static void sb_linear(const sb_op *op, const float *x, int block, float *y)
     else if (block) sb_linear_block32(op, op->index32, x, y);
     else if (op->index16) sb_linear_row16(op, op->index16, x, y);
     else sb_linear_row32(op, op->index32, x, y);
-    sb_activate(op, y, (size_t)(op->outputs - op->carried) * (block ? SB_BLOCK : 1));
+    sb_activate(op, y, sb_units(op) * (block ? SB_BLOCK : 1));
+    sb_carry(op, x, block ? SB_BLOCK : 1, y);
 }
 
 /* The input with its border, as channels x phases of the stride x plane_height x plane_width. */
@@ -449,6 +468,7 @@ static void sb_rows(const sb_network *network, const float *x, size_t rows, floa
 
 SB_TRANSPOSE(sb_transpose8, uint8_t)
 SB_TAKE_FROM(sb_take8, uint8_t)
+SB_CARRY(sb_carry8, uint8_t)
 SB_ARRANGE(sb_arrange8, uint8_t)
 SB_PLANE(sb_plane8, uint8_t, int32_t, level, bias_level)
 SB_POOL(sb_pool8, uint8_t, 0.5f)
@@ -474,8 +494,8 @@ static void sb_store8(const sb_op *op, float *value, size_t n, uint8_t *y, float
 static void sb_linear8_row(const sb_op *op, const uint8_t *x, uint8_t *y, float *last)
 {
     size_t first, o, k;
-    for (first = 0; first < (size_t)op->outputs; first += SB_BLOCK) {
-        const size_t left = (size_t)op->outputs - first, n = left < SB_BLOCK ? left : SB_BLOCK;
+    for (first = 0; first < sb_units(op); first += SB_BLOCK) {
+        const size_t left = sb_units(op) - first, n = left < SB_BLOCK ? left : SB_BLOCK;
         float value[SB_BLOCK];
         for (o = 0; o < n; ++o) {
             const size_t begin = op->start[first + o], end = op->start[first + o + 1];
@@ -488,13 +508,14 @@ static void sb_linear8_row(const sb_op *op, const uint8_t *x, uint8_t *y, float 
         }
         sb_store8(op, value, n, y + first, last ? last + first : last);
     }
+    sb_carry8(op, x, 1, y);
 }
 
 static void sb_linear8_block(const sb_op *op, const uint8_t *x, uint8_t *y, float *last)
 {
     size_t o, k;
     int r;
-    for (o = 0; o < (size_t)op->outputs; ++o) {
+    for (o = 0; o < sb_units(op); ++o) {
         int32_t sum[SB_BLOCK];
         float value[SB_BLOCK];
         for (r = 0; r < SB_BLOCK; ++r) sum[r] = op->bias_level[o];
@@ -506,6 +527,7 @@ static void sb_linear8_block(const sb_op *op, const uint8_t *x, uint8_t *y, floa
         for (r = 0; r < SB_BLOCK; ++r) value[r] = (float)sum[r] * op->scale[o];
         sb_store8(op, value, SB_BLOCK, y + o * SB_BLOCK, last ? last + o * SB_BLOCK : last);
     }
+    sb_carry8(op, x, SB_BLOCK, y);
 }
 
 static void sb_conv8(const sb_op *op, const uint8_t *x, uint8_t *arranged, float *plane, uint8_t *y, float *last)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import invalid
 from sparsebnn.nn.compaction import Take
-from sparsebnn.nn.networks import InputSkip, chain
+from sparsebnn.nn.networks import SkipLayer, steps
 
 __all__ = ["ACTIVATIONS", "ARRAYS", "BORDERS", "KINDS", "Op", "Program", "lower"]
 
@@ -72,6 +72,11 @@ class Op:
     @property
     def name(self) -> str:
         return KINDS[self.kind]
+
+    @property
+    def units(self) -> int:
+        """Outputs that have weights."""
+        return self.outputs - self.carried
 
     @property
     def size_in(self) -> int:
@@ -181,22 +186,14 @@ def _linear(module: nn.Linear, shape: tuple[int, ...]) -> tuple[Op, tuple[int, .
     return op, (module.out_features,)
 
 
-def _skip(module: InputSkip, shape: tuple[int, ...]) -> tuple[list[Op], tuple[int, ...]]:
-    """A linear op per layer; those before the last pass the input on, by weights of 1 and unactivated."""
-    ops = []
-    bend, carried = _activation(module.activation), module.in_features
+def _skip(module: SkipLayer, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
+    """A linear op that passes its last inputs on."""
+    bend = _activation(module.activation)
     if bend is None and not isinstance(module.activation, nn.Identity):
         raise invalid("network", "lower", "one of known activations", type(module.activation).__name__)
-    for layer in module.layers[:-1]:
-        op, _ = _linear(layer, shape)  # type: ignore[arg-type]
-        passed = np.eye(carried, shape[0], shape[0] - carried, dtype=np.float32)
-        weight = np.concatenate([_numbers(layer.weight, 0), passed])  # type: ignore[arg-type]
-        shape = (len(weight),)
-        bias = np.concatenate([_numbers(layer.bias, op.outputs), np.zeros(carried, np.float32)])  # type: ignore[arg-type]
-        arrays = _csr(weight, np.arange(op.channels))
-        ops.append(replace(op, **arrays, bias=bias, outputs=len(weight), carried=carried, **(bend or {})))
-    last, shape = _linear(module.layers[-1], shape)  # type: ignore[arg-type]
-    return [*ops, last], shape
+    op, (units,) = _linear(module.layer, shape)  # type: ignore[arg-type]
+    outputs = units + module.carried
+    return replace(op, outputs=outputs, carried=module.carried, **(bend or {})), (outputs,)
 
 
 def _conv(module: nn.Conv1d | nn.Conv2d, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]:
@@ -315,6 +312,8 @@ def _op(module: nn.Module, shape: tuple[int, ...]) -> tuple[Op, tuple[int, ...]]
         return _linear(module, shape)
     if isinstance(module, nn.Conv1d | nn.Conv2d):
         return _conv(module, shape)
+    if isinstance(module, SkipLayer):
+        return _skip(module, shape)
     if type(module) in _POOLS:
         return _pool(module, shape)
     if isinstance(module, Take):
@@ -336,19 +335,13 @@ def lower(network: nn.Module, input_shape: Sequence[int]) -> Program:
     """
     shape = tuple(int(size) for size in input_shape)
     first, ops, spans, waiting = shape, list[Op](), list[list[nn.Module]](), list[nn.Module]()
-    for module in chain(network):
+    for module in steps(network):
         bend = _activation(module)
         waiting.append(module)
         if isinstance(module, nn.Identity):
             continue
         if isinstance(module, nn.Flatten):
             shape = _flat(module, shape)
-            continue
-        if isinstance(module, InputSkip):
-            more, shape = _skip(module, shape)
-            ops += more
-            spans += [waiting, *([] for _ in more[1:])]
-            waiting = []
             continue
         if bend is not None and ops and ops[-1].name in ("linear", "conv") and ops[-1].activation == 0:
             ops[-1] = replace(ops[-1], **bend)

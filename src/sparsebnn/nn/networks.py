@@ -80,6 +80,25 @@ class InputSkip(nn.Module):
             h = layer(Joined(h, x) if joined else torch.cat((h, x), -1))
         return h
 
+    def steps(self) -> list[nn.Module]:
+        """The same as a chain of modules, of which all but the last pass the input on."""
+        *before, last = self.layers
+        return [*(SkipLayer(layer, self.activation, self.in_features) for layer in before), last]
+
+
+class SkipLayer(nn.Module):
+    """A layer of an :class:`InputSkip` that also passes the input on: ``[h; x]`` to ``[a(W [h; x]); x]``.
+
+    ``carried`` is the length of x; the first layer sees x alone.
+    """
+
+    def __init__(self, layer: nn.Module, activation: nn.Module, carried: int) -> None:
+        super().__init__()
+        self.layer, self.activation, self.carried = layer, activation, carried
+
+    def forward(self, joined: Tensor) -> Tensor:
+        return torch.cat((self.activation(self.layer(joined)), joined[..., -self.carried :]), -1)
+
 
 @overload
 def mlp(
@@ -257,6 +276,12 @@ def chain(network: nn.Module) -> list[nn.Module]:
     if isinstance(network, nn.Sequential) and type(network).forward is nn.Sequential.forward:
         return [inner for module in network for inner in chain(module)]
     return [network]
+
+
+def steps(network: nn.Module) -> list[nn.Module]:
+    """As :func:`chain`, with input-skip networks as chains of their layers."""
+    parts = (module.steps() if isinstance(module, InputSkip) else [module] for module in chain(network))
+    return [step for part in parts for step in part]
 
 
 @torch.no_grad()

@@ -2,6 +2,9 @@
 
 A value v between layers is the level q = clamp(round(v / scale) + zero, 0, 255). ``scale`` and ``zero`` come
 from the smallest and largest values that given rows produce. Outputs of the network are floats.
+
+The inputs that an input-skip network passes on keep their levels, with a scale of their own. A unit then adds
+up levels of two scales: its integer weights are those of w · scale.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.kernels.compiler import kernel
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.lowering import Op, Program, lower
-from sparsebnn.nn.networks import InputSkip
+from sparsebnn.nn.networks import SkipLayer
 from sparsebnn.nn.sparse import plain_network
 
 __all__ = ["QuantizedNetwork", "quantize"]
@@ -53,22 +56,43 @@ class _Scale:
         return (at.clamp(0.0, _LEVELS) + 0.5).floor()
 
 
-def _weights(op: Op, before: _Scale) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Between:
+    """The levels between two ops: those of units, and of the ``carried`` inputs that are passed on."""
+
+    units: _Scale
+    carried: int
+    passed: _Scale
+
+    def scales(self, op: Op) -> np.ndarray:
+        """What a level of every input of a linear op is worth."""
+        own = [self.units.scale, self.passed.scale]
+        return np.repeat(own, [op.channels - self.carried, self.carried])
+
+    def zeros(self, op: Op) -> np.ndarray:
+        """The level of 0 of every input of a linear op."""
+        return np.repeat([self.units.zero, self.passed.zero], [op.channels - self.carried, self.carried])
+
+
+def _weights(op: Op, before: _Between) -> dict[str, Any]:
     """The quantized arrays of a layer with weights."""
     assert op.value is not None
     assert op.start is not None
     assert op.bias is not None
     start = op.start.astype(np.int64)
     counts = start[1:] - start[:-1]
-    unit = np.repeat(np.arange(op.outputs), counts)
-    largest = np.zeros(op.outputs)
-    np.maximum.at(largest, unit, np.abs(op.value))
-    scale = np.maximum(largest / _MOST, np.abs(op.bias) / (before.scale * _BIAS))
+    unit = np.repeat(np.arange(op.units), counts)
+    linear = op.name == "linear"  # the indices of a convolution are places in planes of one scale
+    value = op.value * (before.scales(op)[op.index] if linear else before.units.scale)
+    zero = before.zeros(op)[op.index] if linear else before.units.zero
+    largest = np.zeros(op.units)
+    np.maximum.at(largest, unit, np.abs(value))
+    scale = np.maximum(largest / _MOST, np.abs(op.bias) / _BIAS)
     scale[scale == 0.0] = 1.0
-    level = np.rint(op.value / scale[unit]).astype(np.int8)
-    sums = np.zeros(op.outputs, np.int64)
-    np.add.at(sums, unit, level.astype(np.int64))
-    bias = np.rint(op.bias / (scale * before.scale)).astype(np.int64) - before.zero * sums
+    level = np.rint(value / scale[unit]).astype(np.int8)
+    of_zeros = np.zeros(op.units, np.int64)
+    np.add.at(of_zeros, unit, zero * level.astype(np.int64))
+    bias = np.rint(op.bias / scale).astype(np.int64) - of_zeros
     worst = np.abs(bias) + _LEVELS * _MOST * counts
     if int(worst.max()) >= 1 << 31:
         got = f"{int(counts.max())} weights in a unit"
@@ -76,7 +100,7 @@ def _weights(op: Op, before: _Scale) -> dict[str, Any]:
     return {
         "level": level,
         "bias_level": bias.astype(np.int32),
-        "scale": (scale * before.scale).astype(np.float32),
+        "scale": scale.astype(np.float32),
         "value": None,
         "bias": None,
     }
@@ -89,7 +113,7 @@ class QuantizedNetwork(nn.Module):
     ``program`` is what ``sparsebnn.export(..., int8=rows)`` writes as C.
     """
 
-    def __init__(self, program: Program, scales: Sequence[_Scale]) -> None:
+    def __init__(self, program: Program, scales: Sequence[_Between]) -> None:
         super().__init__()
         self.program, self._scales = program, tuple(scales)
         self._run: Any = None
@@ -116,40 +140,46 @@ class QuantizedNetwork(nn.Module):
     @torch.no_grad()
     def reference(self, x: Tensor) -> Tensor:
         """The integers in PyTorch (sums in float64, which are exact); layer by layer, slow."""
-        levels = self._scales[0].levels(x.to("cpu", torch.float32))
+        levels = self._scales[0].units.levels(x.to("cpu", torch.float32))
         ops = self.program.ops
         for op, span, before, after in zip(ops, self.program.spans, self._scales, self._scales[1:]):
+            passed: list[Tensor] = []
             for module in span:
                 if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
                     levels = _sums(module, op, levels, before)
+                elif isinstance(module, SkipLayer):
+                    passed = [levels[..., op.channels - op.carried :]]
+                    levels = module.activation(_sums(module.layer, op, levels, before))
                 elif op.name in ("average", "maximum") and not isinstance(module, nn.Flatten | nn.Identity):
                     levels = (module(levels) + (0.5 if op.name == "average" else 0.0)).floor()
                 elif op.name == "activation" and not isinstance(module, nn.Flatten | nn.Identity):
                     assert op.scale is not None
-                    levels = module((levels - before.zero) * float(op.scale[0]))
+                    levels = module((levels - before.units.zero) * float(op.scale[0]))
                 else:
                     levels = module(levels)
             if op.name in ("linear", "conv", "activation") and op is not ops[-1]:
-                levels = after.levels(levels)
+                levels = after.units.levels(levels)
+            levels = torch.cat([levels, *passed], -1) if passed else levels
         return levels
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_run": None}
 
 
-def _sums(module: nn.Linear | nn.Conv1d | nn.Conv2d, op: Op, levels: Tensor, before: _Scale) -> Tensor:
-    """A layer on levels: integer sums, then floats in units of the output."""
+def _sums(module: Any, op: Op, levels: Tensor, before: _Between) -> Tensor:
+    """A linear layer or a convolution on levels: integer sums, then floats in units of the output."""
     assert op.scale is not None
     assert op.level is not None
     assert op.bias_level is not None
     weight = torch.zeros(module.weight.shape, dtype=torch.float64)
     weight[module.weight != 0] = torch.from_numpy(op.level).double()
-    bias = torch.from_numpy(op.bias_level).double() + before.zero * weight.flatten(1).sum(1)
-    x = levels.double() - before.zero
+    bias = torch.from_numpy(op.bias_level).double()
     if isinstance(module, nn.Linear):
-        sums = F.linear(x, weight, bias)
+        sums = F.linear(levels.double(), weight, bias)
     else:
-        sums = module._conv_forward(x, weight, bias)
+        # Beyond the border there are zeros, not the level of 0.
+        bias = bias + before.units.zero * weight.flatten(1).sum(1)
+        sums = module._conv_forward(levels.double() - before.units.zero, weight, bias)
     scale = torch.from_numpy(op.scale).reshape(-1, *[1] * (sums.dim() - 2))
     return sums.float() * scale
 
@@ -168,25 +198,30 @@ def quantize(network: nn.Module, rows: Tensor) -> QuantizedNetwork:
     rows = check_finite(check_tensor(rows, "rows", "quantize", torch.float32), "rows", "quantize").cpu()
     check_rows([("rows", len(rows))], "quantize")
     plain = plain_network(network).to("cpu", torch.float32)
-    if any(isinstance(module, InputSkip) for module in plain):
-        advice = "The inputs that are passed on have another scale than the units; use float weights."
-        raise invalid("network", "quantize", "a chain of layers", "an InputSkip", advice)
     program = lower(plain, rows.shape[1:])
     if not program.ops or program.ops[-1].name not in ("linear", "conv"):
         expected = "one whose last layer, before an activation, has weights"
         raise invalid("network", "quantize", expected, str(list(plain)[-1]) if len(plain) else "none")
-    scales, ops, values = [_Scale.of(rows)], [], rows
+    first, ops, values = _Scale.of(rows), [], rows
+    scales = [_Between(first, 0, first)]
     for op, span in zip(program.ops, program.spans):
         for module in span:
             values = module(values)
         before = scales[-1]
         # Pools and selections pass levels on.
-        after = before if op.name in ("average", "maximum", "take") else _Scale.of(values)
+        after = before
+        if op.name not in ("average", "maximum", "take"):
+            own = _Scale.of(values[..., : op.units] if op.carried else values)
+            after = _Between(own, op.carried, before.passed if before.carried else before.units)
         arrays: dict[str, Any] = _weights(op, before) if op.name in ("linear", "conv") else {}
         if op.name == "activation":
-            arrays = {"scale": np.array([before.scale], np.float32)}
-        levels: dict[str, Any] = {"inverse": after.inverse, "zero_in": before.zero, "zero_out": after.zero}
+            arrays = {"scale": np.array([before.units.scale], np.float32)}
+        levels: dict[str, Any] = {
+            "inverse": after.units.inverse,
+            "zero_in": before.units.zero,
+            "zero_out": after.units.zero,
+        }
         ops.append(replace(op, **arrays, **levels))
         scales.append(after)
-    first: dict[str, Any] = {"inverse_in": scales[0].inverse, "zero_in": scales[0].zero}
-    return QuantizedNetwork(replace(program, ops=tuple(ops), quantized=True, **first), scales)
+    outer: dict[str, Any] = {"inverse_in": first.inverse, "zero_in": first.zero}
+    return QuantizedNetwork(replace(program, ops=tuple(ops), quantized=True, **outer), scales)

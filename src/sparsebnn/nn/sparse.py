@@ -12,7 +12,7 @@ import importlib.util
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +25,13 @@ from sparsebnn.nn.compaction import Take, compact
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.lowering import lower
-from sparsebnn.nn.networks import InputSkip, chain
+from sparsebnn.nn.networks import InputSkip, SkipLayer, chain, steps
 
 __all__ = ["METHODS", "SparseNetwork", "plain_network"]
 
 METHODS = ("dense", "torch_csr", "scipy_csr", "kernel")
 _BATCH_SIZES = (1, 32, 1000)
-_WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d, InputSkip)
+_WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d, InputSkip, SkipLayer)
 _SECONDS = 0.02
 _SHAPES = 64
 Run = Callable[[Tensor], Tensor]
@@ -78,10 +78,10 @@ class _ScipyCSR(nn.Module):
         return torch.from_numpy(y.T.reshape(len(array), -1) + self.bias)
 
 
-def _stages(network: Iterable[nn.Module]) -> list[list[nn.Module]]:
+def _stages(network: nn.Module) -> list[list[nn.Module]]:
     """Layers with weights, each with what follows it; the first also with what comes before it."""
     stages: list[list[nn.Module]] = [[]]
-    for module in network:
+    for module in steps(network):
         if isinstance(module, _WEIGHTS) and any(isinstance(m, _WEIGHTS) for m in stages[-1]):
             stages.append([])
         stages[-1].append(module)
@@ -89,7 +89,12 @@ def _stages(network: Iterable[nn.Module]) -> list[list[nn.Module]]:
 
 
 def _replaced(stage: Sequence[nn.Module], kind: type[nn.Module]) -> nn.Module:
-    return nn.Sequential(*(kind(m) if isinstance(m, nn.Linear) else m for m in stage))
+    modules = []
+    for module in stage:
+        if isinstance(module, SkipLayer):
+            module = SkipLayer(kind(module.layer), module.activation, module.carried)
+        modules.append(kind(module) if isinstance(module, nn.Linear) else module)
+    return nn.Sequential(*modules)
 
 
 def _times(runs: Mapping[Any, Run], x: Tensor, seconds: float = _SECONDS) -> dict[Any, float]:
@@ -267,8 +272,7 @@ def _kernel_run(modules: Sequence[nn.Module], shape: Sequence[int]) -> Run | Non
 def _candidates(stage: Sequence[nn.Module], x: Tensor) -> dict[str, Run]:
     """The methods that a stage has for such inputs."""
     runs: dict[str, Run] = {"dense": nn.Sequential(*stage)}
-    linear = next((module for module in stage if isinstance(module, nn.Linear)), None)
-    if linear is not None and x.dim() == 2:
+    if x.dim() == 2 and any(isinstance(module, nn.Linear | SkipLayer) for module in stage):
         runs["torch_csr"] = _replaced(stage, _TorchCSR)
         if importlib.util.find_spec("scipy"):
             runs["scipy_csr"] = _replaced(stage, _ScipyCSR)
@@ -320,6 +324,7 @@ def _fastest(dense: nn.Sequential, x: Tensor) -> tuple[tuple[str, ...], Run]:
     if _kernel_run(list(dense), x.shape[1:]) is not None:
         wholes.add(("kernel",) * len(stages))
     whole_runs = {methods: _assembled(stages, methods, inputs) for methods in sorted(wholes)}
+    whole_runs[("dense",) * len(stages)] = dense
     whole_times = _times(whole_runs, x)
     chosen = min(whole_times, key=whole_times.__getitem__)
     return chosen, whole_runs[chosen]
