@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from sparsebnn.init import He, Initial, Normal, Uniform, fill
+from sparsebnn.nn.image_networks import lenet
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import initialize, lenet
+from sparsebnn.nn.networks import initialize
 
 
 @pytest.mark.parametrize(

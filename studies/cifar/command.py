@@ -22,7 +22,7 @@ from sparsebnn import predict
 from sparsebnn.inference import metrics
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn import density, resnet
-from sparsebnn.nn.resnets import PlainResNet
+from sparsebnn.nn.image_networks import PlainResNet
 from sparsebnn.posteriors import SpikeSlabPrior
 from sparsebnn.training import BeforeRefit, Cosine, Run, Settings, Warmup, train
 from sparsebnn.training.augmentation import Crop, Flip

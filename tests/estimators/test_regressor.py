@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from sparsebnn.estimators import SparseBNNRegressor, load
-from sparsebnn.estimators.ensemble import mixture_quantiles
+from sparsebnn.estimators.observations import gaussian_quantiles
 
 QUICK = {
     "epochs": 60,
@@ -40,7 +40,7 @@ def test_learns_in_the_units_of_the_target(fitted):
 
 def test_quantiles_solve_the_mixture():
     mean, std = torch.randn(7, 5, 2, dtype=torch.float64), torch.rand(7, 5, 2, dtype=torch.float64) + 0.1
-    for level, found in zip((0.05, 0.3, 0.9), mixture_quantiles(mean, std, [0.05, 0.3, 0.9])):
+    for level, found in zip((0.05, 0.3, 0.9), gaussian_quantiles(mean, std, [0.05, 0.3, 0.9])):
         mass = norm.cdf(found.numpy(), mean.numpy(), std.numpy()).mean(0)
         np.testing.assert_allclose(mass, level, atol=1e-10)
 

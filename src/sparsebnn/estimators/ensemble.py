@@ -41,7 +41,6 @@ __all__ = [
     "leaves_out",
     "linear_layers",
     "linear_network",
-    "mixture_quantiles",
 ]
 
 _OUTPUT_BYTES = 1 << 26
@@ -166,29 +165,6 @@ def _chain(inclusions: Sequence[Tensor], network: nn.Module) -> nn.Sequential:
         layer.weights.inclusion_logit.copy_(torch.logit(each))  # type: ignore[operator]
         layers.append(layer)
     return nn.Sequential(*layers)
-
-
-def mixture_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Tensor:
-    r"""Quantiles of an equal mixture of Gaussians: the q with
-
-    .. math:: \frac1D \sum_d \Phi\!\left(\frac{q - \mu_d}{\sigma_d}\right) = \text{level}
-
-    ``mean`` and ``std`` are ``(draws, …)``, the result ``(levels, …)``; by bisection, to 1e-12 of the range.
-
-    >>> mixture_quantiles(torch.zeros(1, 1), torch.ones(1, 1), [0.975]).item()
-    1.95996...
-    """
-    found = []
-    for level in levels:
-        low = (mean - 40.0 * std).min(0).values
-        high = (mean + 40.0 * std).max(0).values
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            mass = torch.special.erfc((mean - middle) / (std * math.sqrt(2.0))).mean(0) / 2.0
-            low = torch.where(mass < level, middle, low)
-            high = torch.where(mass < level, high, middle)
-        found.append(0.5 * (low + high))
-    return torch.stack(found)
 
 
 # -- cross-fitting --------------------------------------------------------------------------------------
@@ -369,12 +345,7 @@ def _fitted(
     form: Likelihood, x: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Coefficients ``(outputs, inputs)``, intercepts, standard deviations, and the std of the noise."""
-    from sklearn.linear_model import (
-        LassoCV,
-        LogisticRegression,
-        MultiTaskLassoCV,
-        RidgeCV,
-    )
+    from sklearn.linear_model import LassoCV, LogisticRegression, MultiTaskLassoCV, RidgeCV
 
     wide = x.shape[1] > _WIDE * len(x)
     if isinstance(form, Gaussian):

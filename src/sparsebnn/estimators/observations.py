@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,10 @@ import torch
 from torch import Tensor
 
 from sparsebnn.estimators.ensemble import Ensemble
-from sparsebnn.estimators.ensemble import mixture_quantiles as gaussian_quantiles
 from sparsebnn.inference.prediction import mixture_quantiles
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
 
-__all__ = ["DRAWS_OUTSIDE", "Observations", "doubled"]
+__all__ = ["DRAWS_OUTSIDE", "Observations", "doubled", "gaussian_quantiles"]
 
 DRAWS_OUTSIDE = 4  # the first ones of every network, for rows outside the training range
 
@@ -78,3 +78,26 @@ class Observations:
         pieces = self._each(outputs)
         drawn = [form.sample(o, noise[k * count : (k + 1) * count]) for k, (form, o) in enumerate(pieces)]
         return torch.cat(drawn)
+
+
+def gaussian_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Tensor:
+    r"""Quantiles of an equal mixture of Gaussians: the q with
+
+    .. math:: \frac1D \sum_d \Phi\!\left(\frac{q - \mu_d}{\sigma_d}\right) = \text{level}
+
+    ``mean`` and ``std`` are ``(draws, …)``, the result ``(levels, …)``; by bisection, to 1e-12 of the range.
+
+    >>> gaussian_quantiles(torch.zeros(1, 1), torch.ones(1, 1), [0.975]).item()
+    1.95996...
+    """
+    found = []
+    for level in levels:
+        low = (mean - 40.0 * std).min(0).values
+        high = (mean + 40.0 * std).max(0).values
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            mass = torch.special.erfc((mean - middle) / (std * math.sqrt(2.0))).mean(0) / 2.0
+            low = torch.where(mass < level, middle, low)
+            high = torch.where(mass < level, high, middle)
+        found.append(0.5 * (low + high))
+    return torch.stack(found)

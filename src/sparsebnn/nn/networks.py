@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
-from sparsebnn.nn.convolutions import Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Joined, Linear
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrior
 
@@ -147,29 +146,6 @@ def _input_skip(sizes: Sequence[int], activation: nn.Module, layer: dict[str, An
     return InputSkip(
         [Linear(n + (sizes[0] if place else 0), out, **layer) for place, (n, out) in enumerate(pairs)],
         activation,
-    )
-
-
-def lenet(
-    n_classes: int = 10, *, dense: dict[str, Any] | None = None, input_skip: bool = False, **layer: Any
-) -> nn.Sequential:
-    """The paper's LeNet-5 for 28×28 images: 32 and 48 filters, then 768-256-84-n_classes.
-
-    ``layer`` goes to every layer; ``dense`` overrides it for the dense ones (the paper starts the
-    means of convolutions and dense layers differently). With ``input_skip`` the dense layers are an
-    :class:`~sparsebnn.nn.InputSkip`: each of them sees the 768 flattened feature maps.
-    """
-    rest = {**layer, **(dense or {})}
-    sizes = (768, 256, 84, n_classes)
-    return nn.Sequential(
-        Conv2d(1, 32, 5, **layer),
-        nn.ReLU(),
-        nn.AvgPool2d(2),
-        Conv2d(32, 48, 5, **layer),
-        nn.ReLU(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        *([mlp(sizes, input_skip=True, **rest)] if input_skip else mlp(sizes, **rest)),
     )
 
 

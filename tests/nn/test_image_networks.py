@@ -5,7 +5,7 @@ import torch
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.resnets import PlainResNet
+from sparsebnn.nn.image_networks import PlainResNet
 from sparsebnn.training import Settings, train
 
 

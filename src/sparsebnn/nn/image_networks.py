@@ -1,4 +1,4 @@
-"""Residual networks for small images, made sparse and Bayesian by conversion."""
+"""Networks for small images: LeNet-5, and ResNets that are made sparse and Bayesian by conversion."""
 
 from __future__ import annotations
 
@@ -9,8 +9,33 @@ from torch.nn import functional as F
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.nn.conversion import convert
+from sparsebnn.nn.convolutions import Conv2d
+from sparsebnn.nn.networks import mlp
 
-__all__ = ["PlainResNet", "resnet"]
+__all__ = ["PlainResNet", "lenet", "resnet"]
+
+
+def lenet(
+    n_classes: int = 10, *, dense: dict[str, Any] | None = None, input_skip: bool = False, **layer: Any
+) -> nn.Sequential:
+    """The paper's LeNet-5 for 28×28 images: 32 and 48 filters, then 768-256-84-n_classes.
+
+    ``layer`` goes to every layer; ``dense`` overrides it for the dense ones (the paper starts the
+    means of convolutions and dense layers differently). With ``input_skip`` the dense layers are an
+    :class:`~sparsebnn.nn.InputSkip`: each of them sees the 768 flattened feature maps.
+    """
+    rest = {**layer, **(dense or {})}
+    sizes = (768, 256, 84, n_classes)
+    return nn.Sequential(
+        Conv2d(1, 32, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        Conv2d(32, 48, 5, **layer),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        *([mlp(sizes, input_skip=True, **rest)] if input_skip else mlp(sizes, **rest)),
+    )
 
 
 class _Block(nn.Module):
