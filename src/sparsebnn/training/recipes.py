@@ -14,7 +14,7 @@ from torch import nn
 
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.init import Initial, Normal, Uniform
-from sparsebnn.nn import networks
+from sparsebnn.nn import image_networks, networks
 from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.concrete import RELAXATION
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
@@ -95,7 +95,7 @@ class Recipe:
     def lenet(self, n_classes: int = 10, **layer: Any) -> nn.Sequential:
         """The paper's LeNet-5; ``layer`` overrides what goes to its layers."""
         dense = {"initial": layer.get("initial", self.dense_initial)}
-        return networks.lenet(n_classes, dense=dense, **self._layer(layer))
+        return image_networks.lenet(n_classes, dense=dense, **self._layer(layer))
 
 
 def recipe(
