@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
-from sparsebnn.selection.credible_sets import CredibleSet, credible_sets
+from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets
 from sparsebnn.selection.paths import Reach, draw_reach, median_reach, path_probability
 
-__all__ = ["Components", "components", "reach_of", "sample_inputs"]
+__all__ = ["Components", "components", "correlations_of", "reach_of", "sample_inputs", "sets_of"]
 
 
 class Components(NamedTuple):
@@ -82,8 +82,8 @@ def sample_inputs(
 ) -> np.ndarray:
     """Drawn sets of inputs that reach an output (draws, inputs), for credible sets and named groups.
 
-    ``source`` is a network, a run or list of replicates, a mixture, or a model with
-    ``sample_inclusions()``. A mixture's draws are divided among its components by their weights.
+    ``source`` is a network, a run or list of replicates, a mixture, or an estimator (a model with
+    ``sample_inclusions()``). A mixture's draws are divided among its components by their weights.
 
     >>> import sparsebnn
     >>> sample_inputs(sparsebnn.mlp([3, 4, 1]), 5).shape
@@ -123,11 +123,26 @@ def sets_of(source: Any, X: Any, names: Sequence[str] | None, seed: int, shape: 
     """The credible sets of a model, or of networks and the rows that show how inputs are correlated."""
     if hasattr(source, "credible_sets_"):
         return list(source.credible_sets_)
-    if components(source) is None:
+    own = getattr(source, "credible_sets", None)  # of an estimator with replicates
+    if own is None and components(source) is None:
         got = f"a {type(source).__name__}"
         advice = "Fit SpikeSlabRegression or SpikeSlabClassifier, or combine replicates by mixture(...)."
         raise invalid("source", "select", "a model with credible_sets_, or networks", got, advice)
     if X is None:
         advice = "Pass the rows X: members of a set are correlated inputs."
         raise invalid("X", "select", "given for the credible sets of networks", None, advice)
+    if own is not None:
+        return list(own(X, seed=seed))
     return credible_sets(sample_inputs(source, seed=seed, shape=shape), X, names=names)
+
+
+def correlations_of(source: Any, X: Any, width: int) -> np.ndarray:
+    """Absolute correlations between the inputs of networks, or between the columns of an estimator."""
+    own = getattr(source, "column_correlations", None)
+    if own is not None:
+        return np.asarray(own(X))
+    given = X.detach().cpu() if isinstance(X, Tensor) else X
+    x = np.asarray(given, dtype=np.float64)
+    if x.ndim < 2 or len(x) < 2 or x[0].size != width:
+        raise invalid("X", "select", f"two rows or more of {width} inputs", f"shape {x.shape}")
+    return absolute_correlations(x.reshape(len(x), width))
