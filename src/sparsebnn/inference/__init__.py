@@ -10,6 +10,7 @@ from sparsebnn.inference.prediction import (
     predict,
     predict_all,
 )
+from sparsebnn.inference.reweighting import Reweighted, reweighted
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LabelsPrediction",
     "Mixture",
     "RealPrediction",
+    "Reweighted",
     "SurvivalPrediction",
     "WhatIf",
     "draw_outputs",
@@ -26,5 +28,6 @@ __all__ = [
     "explain",
     "predict",
     "predict_all",
+    "reweighted",
     "what_if",
 ]

@@ -34,12 +34,14 @@ from sparsebnn.selection.sources import (
     correlations_of,
     median_of,
     reach_of,
+    reweighted_reach,
     sets_of,
 )
 
 _DISAGREEMENT = 0.05  # above the level: what rule="fdr" tolerates between replicates
 # Correlation from which on an input can stand in for another: at 0.5 rates hold, at 0.9 they do not.
 _STAND_IN = 0.7
+_LEAST_DRAWS = 100  # effective ones of a reweighted posterior
 _INSTEAD = "Use credible sets, SpikeSlabRegression or SpikeSlabClassifier, or stability_selection."
 
 
@@ -57,7 +59,9 @@ def input_inclusion(
     >>> input_inclusion(sparsebnn.mlp([3, 4, 1], family="gaussian")).tolist()
     [1.0, 1.0, 1.0]
     """
-    parts = components(network)
+    parts, drawn = components(network), reweighted_reach(network, shape)
+    if drawn is not None:
+        return drawn[1].prob
     if parts is None:
         raise invalid(
             "network", "input_inclusion", "a network, replicates or a mixture", type(network).__name__
@@ -268,15 +272,15 @@ def select(
 ) -> Selection:
     """Choose inputs from networks, a fitted model (with ``inclusion_``) or a vector of probabilities.
 
-    Networks are one network, replicates (a run or a list), or a mixture
-    (:func:`sparsebnn.inference.mixture`). ``rule="median"`` takes the median probability model: for one
-    network the inputs that reach an output by weights above one half, otherwise the inclusions above one
-    half. ``rule="fdr"`` takes the largest set whose expected false discovery rate is at most ``level``; it
-    refuses networks that were not trained at temperature 1, and replicates that disagree
-    (:func:`promised_by_one` above the level by more than 0.05): the probabilities are then off. For the
-    replicates of an estimator, which see different rows, that is a warning. A single network cannot
-    disagree: pass the rows ``X``, and it is refused if it chooses an input but not another one that
-    correlates with it by 0.7 or more; without ``X`` there is a warning.
+    Networks are one network, replicates (a run or a list), a mixture
+    (:func:`sparsebnn.inference.mixture`), or its :func:`~sparsebnn.inference.reweighted` draws.
+    ``rule="median"`` takes the median probability model: for one network the inputs that reach an output by
+    weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
+    whose expected false discovery rate is at most ``level``; it refuses networks that were not trained at
+    temperature 1, and replicates that disagree (:func:`promised_by_one` above the level by more than 0.05):
+    the probabilities are then off. For the replicates of an estimator, which see different rows, that is a
+    warning. A single network cannot disagree: pass the rows ``X``, and it is refused if it chooses an input
+    but not another one that correlates with it by 0.7 or more; without ``X`` there is a warning.
     ``rule="threshold"`` takes inclusions of at least ``threshold``. ``rule="credible_sets"`` takes the
     members of the model's ``credible_sets_``, of each of which at least one is included with high
     probability; for networks and estimators pass the rows ``X``, too. ``names`` are strings or a data frame,
@@ -304,6 +308,12 @@ def select(
         reach, each = reach_of(parts, n_draws=n_draws, seed=seed, shape=shape)
         p, error = reach.prob.flatten(), reach.error.flatten()
         median = median_of(parts, shape) if rule == "median" else None
+    elif (drawn := reweighted_reach(source, shape)) is not None:
+        p, error = drawn[1]
+        if rule == "fdr" and source.effective_size < _LEAST_DRAWS:
+            expected = f"'median' or 'threshold' with fewer than {_LEAST_DRAWS} effective draws"
+            advice = "Raise n_draws, use more replicates or a smaller network, or use the mixture itself."
+            raise invalid("rule", "select", expected, f"'fdr' with {source.effective_size:.0f}", advice)
     else:
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)

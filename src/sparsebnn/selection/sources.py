@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets
-from sparsebnn.selection.paths import Reach, draw_reach, median_reach, path_probability
+from sparsebnn.selection.paths import (
+    Reach,
+    draw_reach,
+    median_reach,
+    path_probability,
+    reach_of_masks,
+)
 
 __all__ = ["Components", "components", "correlations_of", "reach_of", "sample_inputs", "sets_of"]
 
@@ -60,6 +66,18 @@ def reach_of(
     return Reach(torch.tensordot(parts.weights, each, 1), error), each.flatten(1)
 
 
+def reweighted_reach(source: Any, shape: tuple[int, ...] | None = None) -> tuple[Tensor, Reach] | None:
+    """Which inputs reach an output in drawn structures with weights, and how probable that is.
+
+    Of :class:`sparsebnn.inference.Reweighted`; None for anything else.
+    """
+    if not all(hasattr(source, name) for name in ("masks", "weights", "network", "effective_size")):
+        return None
+    reached = reach_of_masks(source.network, source.masks, shape).flatten(1)
+    prob = source.weights.double() @ reached.double()
+    return reached, Reach(prob, (prob * (1.0 - prob) / source.effective_size).clamp_min(0.0).sqrt())
+
+
 def median_of(parts: Components, shape: tuple[int, ...] | None = None) -> Tensor | None:
     """The inputs of the median probability model of a single network; several have none."""
     if len(parts.networks) > 1:
@@ -93,6 +111,11 @@ def sample_inputs(
     seed = check_seed(seed, "seed", "sample_inputs", least=0)
     if hasattr(source, "sample_inclusions"):
         return np.asarray(source.sample_inclusions(), dtype=bool)
+    drawn_already = reweighted_reach(source, shape)
+    if drawn_already is not None:
+        places = (torch.arange(n_draws, dtype=torch.float64) + 0.5) / n_draws
+        owner = torch.bucketize(places, source.weights.double().cumsum(0)).clamp(max=len(source.weights) - 1)
+        return drawn_already[0][owner].numpy()
     parts = components(source)
     if parts is None:
         expected = "a network, replicates, a mixture, or a model with sample_inclusions()"
@@ -124,7 +147,7 @@ def sets_of(source: Any, X: Any, names: Sequence[str] | None, seed: int, shape: 
     if hasattr(source, "credible_sets_"):
         return list(source.credible_sets_)
     own = getattr(source, "credible_sets", None)  # of an estimator with replicates
-    if own is None and components(source) is None:
+    if own is None and components(source) is None and not hasattr(source, "masks"):
         got = f"a {type(source).__name__}"
         advice = "Fit SpikeSlabRegression or SpikeSlabClassifier, or combine replicates by mixture(...)."
         raise invalid("source", "select", "a model with credible_sets_, or networks", got, advice)
