@@ -83,3 +83,23 @@ def test_correlations_of_columns_with_categories():
     assert np.array_equal(correlations(x, model._encoder), found)
     with pytest.raises(InvalidInput, match="trained for 2 steps"):
         model.credible_sets(frame)
+
+
+def test_duplicated_columns_form_one_set_and_constant_ones_none():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 4))
+    x = np.column_stack([x, x[:, 0], np.ones(120)])
+    model = SparseBNNRegressor(random_state=0, epochs=420, replicates=4)
+    model.fit(x, x[:, 0] + 0.5 * rng.standard_normal(120))
+    assert [set(one.members) for one in model.credible_sets(x)] == [{0, 4}]
+    assert model.inclusion_[5] == 0.0
+    assert not model.column_correlations(x)[5].any()
+
+
+def test_more_columns_than_rows_and_separated_classes():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((60, 100))
+    model = SparseBNNClassifier(random_state=0, epochs=420, replicates=3).fit(x, x[:, 2] > 0)
+    assert model.inclusion_.argmax() == 2
+    assert all(2 in one.members for one in model.credible_sets(x))
+    assert np.isfinite(model.predict_proba(100.0 * x)).all()

@@ -41,6 +41,15 @@ def test_a_mixture_draws_by_weight_and_replicates_equally():
     assert found.variables == ("a", "b")
 
 
+def test_a_copy_that_no_replicate_chose_is_a_member():
+    x = np.random.default_rng(0).standard_normal((50, 2))
+    chosen = select(network([0.999, 0.0001, 0.001]), rule="credible_sets", X=x[:, [0, 0, 1]])
+    (one,) = chosen.sets
+    assert one.members == (0, 1)
+    assert one.purity == pytest.approx(1.0)
+    assert one.coverage >= one.inclusion[0] > 0.99
+
+
 def test_replicates_that_disagree_are_refused():
     apart = [network([0.999, 0.001, 0.001]), network([0.001, 0.999, 0.001])]
     with pytest.raises(InvalidInput, match="credible sets") as caught:

@@ -16,7 +16,7 @@ from torch import nn
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.ensemble import merged
-from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets
+from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets, with_copies
 from sparsebnn.selection.sources import sample_inputs
 
 __all__ = ["correlations", "credible", "sampled"]
@@ -55,4 +55,5 @@ def credible(estimator: Any, X: Any, n_draws: int, seed: int, **options: Any) ->
         raise invalid("estimator", "credible_sets", expected, f"one {reason}", advice)
     samples = estimator.sample_inclusions(n_draws, seed=seed)
     alike = estimator.column_correlations(X)
-    return credible_sets(samples, correlations=alike, names=estimator.names_, **options)
+    found = credible_sets(samples, correlations=alike, names=estimator.names_, **options)
+    return with_copies(found, samples, alike, estimator.names_)

@@ -22,6 +22,7 @@ import numpy as np
 from sparsebnn.checks import check_number, invalid
 
 _RARE = 1e-4  # inputs that are included less often are never members
+_COPY = 1e-6  # correlations above one minus this are those of copies, in single precision
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,36 @@ def _grow(
         if rest and inside[rest].any(0).sum() >= target:
             members = rest
     return sorted(members)
+
+
+def with_copies(
+    sets: Sequence[CredibleSet], samples: Any, alike: np.ndarray, names: Any
+) -> list[CredibleSet]:
+    """The sets with the exact copies of their members, which replicates may all have passed over.
+
+    The posterior is the same if an input and its copy change places, so a copy of a member is one, too.
+    """
+    gamma = _samples(samples, "credible_sets")
+    listed = _listed(names, gamma.shape[1], "credible_sets")
+    taken = {i for one in sets for i in one.members}
+    found = []
+    for one in sets:
+        same = np.nonzero((alike[list(one.members)] > 1.0 - _COPY).any(0))[0]
+        more = [int(i) for i in same if int(i) not in taken]
+        taken.update(more)
+        columns = [*one.members, *more]
+        purity = float(alike[np.ix_(columns, columns)].min()) if more else one.purity
+        found.append(
+            replace(
+                one,
+                members=tuple(columns),
+                names=tuple(listed[i] for i in columns),
+                inclusion=tuple(gamma[:, columns].mean(0).tolist()),
+                coverage=float(gamma[:, columns].any(1).mean()),
+                purity=purity,
+            )
+        )
+    return found
 
 
 def group_inclusion(

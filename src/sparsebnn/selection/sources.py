@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
-from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets
+from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets, with_copies
 from sparsebnn.selection.paths import (
     Reach,
     draw_reach,
@@ -156,7 +156,9 @@ def sets_of(source: Any, X: Any, names: Sequence[str] | None, seed: int, shape: 
         raise invalid("X", "select", "given for the credible sets of networks", None, advice)
     if own is not None:
         return list(own(X, seed=seed))
-    return credible_sets(sample_inputs(source, seed=seed, shape=shape), X, names=names)
+    samples = sample_inputs(source, seed=seed, shape=shape)
+    alike = correlations_of(source, X, samples.shape[1])
+    return with_copies(credible_sets(samples, correlations=alike, names=names), samples, alike, names)
 
 
 def correlations_of(source: Any, X: Any, width: int) -> np.ndarray:
