@@ -10,6 +10,7 @@ that it finds there are skipped.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import time
 import warnings
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.runner import Study, arguments, fill_page, read_rows
+from studies.runner import Study, arguments, count, fill_page, read_rows
 from studies.selection.finemapping import Spec as FineSpec
 from studies.selection.finemapping import score, susie
 
@@ -94,19 +95,25 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             cells.append(f"{np.median([row['cpu_seconds'] for row in mine]):.1f}" if mine else "")
             if mine:
                 found.append(f"{np.mean([row['effects_found'] for row in mine]):.1f}")
-        count = len({row["data_set"] for row in own})
+        number = len({row["data_set"] for row in own})
         shape = f"{size[0]:,} | {size[1]:,} | {size[2]}"
-        made.append(f"| {shape} | {count} | {' | '.join(cells)} | {' and '.join(found)} |")
+        made.append(f"| {shape} | {number} | {' | '.join(cells)} | {' and '.join(found)} |")
     return "\n".join(made)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing, append its rows, and print the table of all rows."""
     claim = "What structure sampling costs by rows, columns and effects, next to susieR."
-    study = Study("finemapping_cost", arguments("finemapping_cost", claim, argv))
+    options = argparse.ArgumentParser(add_help=False)
+    names = ("ROWS", "COLUMNS", "EFFECTS")
+    options.add_argument("--size", nargs=3, type=count, metavar=names, help="one size (default: all)")
+    options.add_argument("--data-sets", type=count, default=_DATA_SETS, help="per size (default 3)")
+    study = Study("finemapping_cost", arguments("finemapping_cost", claim, argv, [options]))
     torch.set_num_threads(1)
     file = study.folder / "rows.jsonl"
-    sizes, data_sets = (((60, 40, 1),), 1) if study.given.quick else (SIZES, _DATA_SETS)
+    given = study.given
+    sizes, data_sets = ((60, 40, 1),) if given.quick else SIZES, 1 if given.quick else given.data_sets
+    sizes = (tuple(given.size),) if given.size else sizes
     done = {
         tuple(row[n] for n in ("method", "rows", "columns", "effects", "data_set")) for row in read_rows(file)
     }
