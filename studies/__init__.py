@@ -28,7 +28,12 @@ STUDIES: dict[str, tuple[str, str]] = {
     "mixture": ("selection.mixtures", "Structure sampling and mixtures against exact probabilities."),
     "input_skip": ("selection.input_skip", "Small input-skip networks and their active weights."),
     "column_selection": ("selection.column_selection", "Columns of default fits, next to Boruta, LassoNet."),
+    "nonlinear": ("selection.nonlinear", "Interactions of correlated inputs, next to Boruta, LassoNet."),
     "finemapping": ("selection.finemapping", "Credible sets on real genotypes, next to susieR."),
+    "finemapping_cost": (
+        "selection.finemapping_cost",
+        "Seconds by rows, columns and effects, next to susieR.",
+    ),
     "uncertainty": ("uncertainty.command", "Predictive uncertainty on five clusters."),
     "uncertainty_settings": ("uncertainty.settings", "Rates and slab widths of the uncertainty study."),
     "uncertainty_temperature": ("uncertainty.temperature", "Its temperatures, by cross-validation."),

@@ -15,7 +15,7 @@ from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import initialize
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
-from sparsebnn.selection.rules import agreement, expected_fdr, input_inclusion, select
+from sparsebnn.selection import agreement, expected_fdr, input_inclusion, select
 from sparsebnn.training import Cosine, Steps
 
 ONCE = Settings(epochs=1)

@@ -30,7 +30,7 @@ import numpy as np
 
 from studies.runner import Study, arguments, count, fill_page, in_parallel, read_rows
 
-__all__ = ["METHODS", "Spec", "run_ours", "run_susie", "score", "simulate", "summary", "table"]
+__all__ = ["METHODS", "Spec", "run_ours", "run_susie", "score", "simulate", "summary", "susie", "table"]
 
 # Strict sets contain an included column with probability 0.95; the others, like susieR's, do so given that
 # there is an effect.
@@ -44,13 +44,15 @@ n <- as.integer(a[2]); p <- as.integer(a[3]); d <- as.integer(a[4])
 values <- readBin(a[1], "double", n * (p + d))
 x <- matrix(values[1:(n * p)], n, p); y <- matrix(values[-(1:(n * p))], n, d)
 for (i in 1:d) {
-  began <- proc.time()[["elapsed"]]
+  began <- proc.time()
   fit <- susie(x, y[, i], L = 10, coverage = as.numeric(a[5]), min_abs_corr = as.numeric(a[6]))
-  took <- proc.time()[["elapsed"]] - began
+  took <- proc.time() - began
   sets <- sapply(fit$sets$cs, function(s) paste0("[", paste(s - 1, collapse = ","), "]"))
   purity <- paste(fit$sets$purity[, 1], collapse = ",")
-  cat(sprintf('{"sets": [%s], "purity": [%s], "seconds": %.3f, "converged": %s}\\n',
-              paste(sets, collapse = ","), purity, took, if (isTRUE(fit$converged)) "true" else "false"))
+  cpu <- took[["user.self"]] + took[["sys.self"]]
+  done <- if (isTRUE(fit$converged)) "true" else "false"
+  cat(sprintf('{"sets": [%s], "purity": [%s], "seconds": %.3f, "cpu_seconds": %.3f, "converged": %s}\\n',
+              paste(sets, collapse = ","), purity, took[["elapsed"]], cpu, done))
 }
 """
 
@@ -154,21 +156,30 @@ def run_ours(x: np.ndarray, cells: Sequence[tuple[int, int]], spec: Spec) -> lis
 def run_susie(x: np.ndarray, cells: Sequence[tuple[int, int]], spec: Spec) -> list[dict[str, Any]]:
     """susieR on some data sets, through Rscript."""
     made = [simulate(x, effects, number, spec.seed) for effects, number in cells]
+    rows = []
+    for (effects, number), (_, truth, pve), found in zip(
+        cells, made, susie(x, [y for y, _, _ in made], spec)
+    ):
+        row = _row(METHODS[2], effects, number, spec.seed, truth, pve)
+        rows.append(row | found | score(found["sets"], truth))
+    return rows
+
+
+def susie(x: np.ndarray, targets: Sequence[np.ndarray], spec: Spec) -> list[dict[str, Any]]:
+    """Sets, purity and seconds of susieR for each target, from one call of Rscript."""
     with tempfile.TemporaryDirectory() as folder:
         data, script = Path(folder) / "data.bin", Path(folder) / "susie.R"
-        np.concatenate([x.T.ravel(), *(y for y, _, _ in made)]).astype("<f8").tofile(data)
+        np.concatenate([x.T.ravel(), *targets]).astype("<f8").tofile(data)
         script.write_text(_R, encoding="utf-8")
-        sizes = [*x.shape, len(made), spec.coverage, spec.min_purity]
+        sizes = [*x.shape, len(targets), spec.coverage, spec.min_purity]
         command = ["Rscript", "--vanilla", str(script), str(data), *map(str, sizes)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"susieR failed: {done.stderr.strip()}")
-    rows = []
-    for (effects, number), (_, truth, pve), line in zip(cells, made, done.stdout.splitlines(), strict=True):
-        found = json.loads(line)
-        row = _row(METHODS[2], effects, number, spec.seed, truth, pve)
-        rows.append(row | found | score(found["sets"], truth))
-    return rows
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    if len(found) != len(targets):
+        raise RuntimeError(f"susieR answered {len(found)} of {len(targets)} targets")
+    return found
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

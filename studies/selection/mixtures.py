@@ -22,7 +22,7 @@ import torch
 
 import sparsebnn
 from sparsebnn import likelihoods
-from sparsebnn.inference import mixture
+from sparsebnn.inference import mixture, reweighted
 from sparsebnn.init import Initial
 from sparsebnn.training import Cosine, Settings
 from studies.runner import Study, arguments, count, fill_page, read_rows
@@ -33,13 +33,15 @@ from studies.selection.truth import exact, simulate
 
 __all__ = ["Spec", "run_networks", "run_sampler", "summary", "table"]
 
-_METHODS = ("sampler", "networks", "dependent")
+_METHODS = ("sampler", "networks", "reweighted", "dependent")
 _TITLES = {
     "structure sampling": "structure sampling",
     "one": "one replicate",
     "best": "best replicate by its bound",
     "average": "average of all replicates",
     "mixture": "mixture",
+    "twice": "mixture of twice as many replicates",
+    "reweighted": "mixture, reweighted",
     "dependent, one": "dependent inclusions, one replicate",
     "dependent, best": "dependent inclusions, best by its bound",
     "dependent, mixture": "dependent inclusions, mixture",
@@ -128,10 +130,35 @@ def combined(run: Any, problems: Sequence[SpikeSlabProblem], spec: Spec) -> list
     found = []
     for i, problem in enumerate(problems):
         own = slice(i * size, (i + 1) * size)
-        rows = torch.arange(len(problem.y), dtype=torch.float64).unsqueeze(1)
-        targets = torch.ones(len(rows)) if problem.kind == "bernoulli" else torch.zeros(len(rows))
-        found.append((mixture(networks[own], (rows, targets), form, seed=spec.seed), each[own]))
+        found.append((mixture(networks[own], _data(problem), form, seed=spec.seed), each[own]))
     return found
+
+
+def _data(problem: SpikeSlabProblem) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row numbers and targets, as the networks of :func:`train_each` take them."""
+    rows = torch.arange(len(problem.y), dtype=torch.float64).unsqueeze(1)
+    return rows, torch.ones(len(rows)) if problem.kind == "bernoulli" else torch.zeros(len(rows))
+
+
+def run_reweighted(p: int, kind: str, rho: float, numbers: Sequence[int], spec: Spec) -> list[dict[str, Any]]:
+    """Two improvements of the mixture: twice as many replicates, and reweighted draws of the first half."""
+    design = _truth(p, spec)
+    rows = []
+    for number in numbers:
+        problem = simulate(kind, rho, number, design)
+        truth = exact(problem, design)[0]
+        many = replace(spec, replicates=2 * spec.replicates)
+        run = fit([problem], many)
+        ((twice, each),) = combined(run, [problem], many)
+        half = mixture(
+            twice.networks[: spec.replicates], _data(problem), twice.likelihoods[0], seed=spec.seed
+        )
+        found = reweighted(half, _data(problem), seed=spec.seed)
+        included = found.weights @ found.masks["layer"][:, 0].double()
+        ways = {"twice": twice.weights.numpy() @ each, "reweighted": included.numpy()}
+        errors = {name: float(np.abs(value - truth).mean()) for name, value in ways.items()}
+        rows.append({"errors": errors, "effective_size": found.effective_size})
+    return rows
 
 
 def run_networks(
@@ -239,7 +266,10 @@ def _cell_rows(study: Study, method: str, p: int, kind: str, rho: float, spec: S
     if method != "sampler":
         for at in range(0, len(numbers), spec.batch):
             now = numbers[at : at + spec.batch]
-            found = run_networks(p, kind, rho, now, spec, "lrt" if method == "networks" else "dependent")
+            if method == "reweighted":
+                found = run_reweighted(p, kind, rho, now, spec)
+            else:
+                found = run_networks(p, kind, rho, now, spec, "lrt" if method == "networks" else "dependent")
             study.append([cell | {"data_set": n} | row for n, row in zip(now, found)])
     else:
         for number in numbers:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import sparsebnn
-from sparsebnn.selection.rules import agreement
+from sparsebnn.selection import agreement
 from sparsebnn.training import Cosine
 from studies.baselines import CarbonettoStephens
 from studies.data.columns import standardised

@@ -145,6 +145,20 @@ def test_a_number_is_a_regression_with_intervals(tmp_path):
     assert all(float(r["low (5%)"]) < float(r["prediction"]) < float(r["high (95%)"]) for r in rows)
 
 
+def test_columns_that_replace_each_other_form_a_set(tmp_path):
+    rng = np.random.RandomState(0)
+    z = rng.randn(160, 1)
+    x = np.hstack([z + 0.05 * rng.randn(160, 2), rng.randn(160, 2)])
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, 1] + x[:, 2] + rng.randn(160))
+    words = ("--out", tmp_path / "r", "--json", "--epochs", "420")
+    record = json.loads(call("fit", tmp_path / "d.npz", "--target", "y", *words).output)
+    (found,) = [each for each in record["credible_sets"] if len(each["names"]) > 1]
+    assert sorted(found["names"]) == ["x0", "x1"]
+    assert found["coverage"] >= 0.95
+    assert found["purity"] > 0.9
+    assert "At least one of these 2 columns matters" in (tmp_path / "r" / "report.html").read_text("utf-8")
+
+
 BAD = {
     "header only": (b"a,b,y\n", "no rows"),
     "one row": (b"a,y\n1,2\n", "'data'"),

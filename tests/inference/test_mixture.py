@@ -11,7 +11,7 @@ import sparsebnn
 from sparsebnn import likelihoods, selection
 from sparsebnn.checks import InvalidInput
 from sparsebnn.inference import mixture, predict
-from sparsebnn.inference.mixture import _estimates, _prepared, _Probe, mixture_weights
+from sparsebnn.inference.mixture import Probe, _estimates, mixture_weights, prepared
 from sparsebnn.init import Initial, Normal, Uniform
 
 ONE = likelihoods.Gaussian(noise="fixed", std=1.0)
@@ -49,8 +49,8 @@ def test_densities_of_weights_and_structures(group_by):
 def test_bound_against_the_sum_over_structures():
     # Two inputs, no bias: E_q over four structures of each component, by many draws within each.
     networks, (x, y) = layers(2, bias=False), rows()
-    probes = [_Probe(network, ONE) for network in networks]
-    data = _prepared((x, y), probes[0])
+    probes = [Probe(network, ONE) for network in networks]
+    data = prepared((x, y), probes[0])
     log_lik, kl, log_density = _estimates(probes, *data, 8000, 0)
     weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
     prior = networks[0].weights.prior
@@ -75,8 +75,8 @@ def test_bound_against_the_sum_over_structures():
 
 def test_weights_of_a_grid_search():
     networks, (x, y) = layers(2), rows()
-    probes = [_Probe(network, ONE) for network in networks]
-    log_lik, kl, log_density = _estimates(probes, *_prepared((x, y), probes[0]), 400, 0)
+    probes = [Probe(network, ONE) for network in networks]
+    log_lik, kl, log_density = _estimates(probes, *prepared((x, y), probes[0]), 400, 0)
     bounds = (log_lik - kl).mean(1)
     bounds[1] = bounds[0] + 0.3  # close enough for both to matter
     found, value = mixture_weights(bounds, log_density)

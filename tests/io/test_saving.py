@@ -73,7 +73,7 @@ def test_what_the_inclusions_are_is_part_of_the_file(path):
                 with pytest.raises(InvalidInput, match=r"trained at temperature 0\.1"):
                     select(network, rule="fdr")
             else:
-                assert select(network, rule="fdr").inclusion.shape == (4,)
+                assert select(network, rule="fdr", X=x).inclusion.shape == (4,)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,10 @@ def example(task="classification", names=None, replicates=3, hidden=(12, 8), see
             }
             for place, (name, prob) in enumerate(zip(names, inclusion))
         ],
+        "credible_sets": [
+            {"names": names[1:3], "inclusion": [0.61, 0.42], "coverage": 0.973, "purity": 0.88},
+            {"names": names[:1], "inclusion": [0.98], "coverage": 0.98, "purity": 1.0},
+        ][len(names) < 3 :],
         "calibration": calibration,
         "effects": [
             {

@@ -84,7 +84,7 @@ def test_it_renders_and_can_be_read(browser, tmp_path, task, dark, width):
     path.write_text(render(example(task, keep=0.7)), encoding="utf-8")
     browser.open(path, width=width, dark=dark)
     clean(browser, path)
-    assert browser.run("document.querySelectorAll('section').length") == 9
+    assert browser.run("document.querySelectorAll('section').length") == 10
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("innerWidth") == width  # a phone widens it when something sticks out
     found = browser.run(CONTRAST)

@@ -46,8 +46,8 @@ class Elements(HTMLParser):
 
 
 PARTS = {
-    "how-well", "mistakes", "how-sure", "which-inputs", "effects", "the-network", "which-rows", "training",
-    "made-from",
+    "how-well", "mistakes", "how-sure", "which-inputs", "stand-ins", "effects", "the-network", "which-rows",
+    "training", "made-from",
 }  # fmt: skip
 
 
@@ -135,6 +135,29 @@ def test_missing_numbers_are_dashes():
 def test_a_part_of_the_wrong_shape_is_named(part):
     with pytest.raises(ValueError, match=f"The '{part}' of record.json must be"):
         render({**example(), part: "oops"})
+
+
+def test_sets_of_several_columns_are_shown_with_their_probability():
+    record = example()
+    text = Elements(render(record)).text
+    assert "At least one of these 2 columns matters" in text
+    assert re.search(r"age 61% body mass 42% at least one of them 97% purity 0\.88", text)
+    assert "“glucose” matters without a stand-in" in text
+    # Sets of one column say nothing new.
+    record["credible_sets"] = record["credible_sets"][1:]
+    assert "stand-ins" not in Elements(render(record)).ids
+    for each in record["inputs"]:
+        each["selected"] = False
+    assert "None of the 7 inputs is clearly needed" in Elements(render(record)).text
+    record["credible_sets"] = [{"names": ["age", "insulin"], "inclusion": [0.5, 0.5], "coverage": 0.96}]
+    assert "some are: one of “age” and “insulin”." in Elements(render(record)).text
+
+
+@pytest.mark.parametrize("inclusion", [[0.5], [0.5, None], []])
+def test_a_set_without_a_number_for_each_column_is_refused(inclusion):
+    sets = [{"names": ["a", "b"], "inclusion": inclusion, "coverage": 0.96, "purity": 0.9}]
+    with pytest.raises(ValueError, match="credible_sets"):
+        parse({"format_version": 1, "task": "regression", "target": "y", "credible_sets": sets})
 
 
 def test_a_curve_with_a_gap_is_refused():
@@ -265,7 +288,7 @@ def test_a_model_is_called_constant_only_if_no_path_is_left(stability, edges, us
     record = example()
     inputs = [{**each, "selected": False, "stability": stability} for each in record["inputs"]]
     network = {**record["network"], "edges": record["network"]["edges"][:edges], "of": edges}
-    text = sentences(inputs=inputs, network=network)[1]
+    text = sentences(inputs=inputs, network=network, credible_sets=[])[1]
     assert ("uses 7" in text, "constant" in text) == (uses, constant)
 
 

@@ -43,6 +43,16 @@ def test_two_effects_in_one_block_are_separated():
     assert sorted(sorted(one.members) for one in credible_sets(samples, x)) == [[0, 1], [2, 3]]
 
 
+def test_correlations_take_the_place_of_rows():
+    rng = np.random.default_rng(3)
+    x, samples = blocks(rng), one_of(rng, 500, [0, 1], [0.6, 0.4])
+    (given,) = credible_sets(samples, x)
+    (same,) = credible_sets(samples, correlations=-np.corrcoef(x.T))
+    assert (same.members, same.coverage) == (given.members, given.coverage)
+    assert same.purity == pytest.approx(given.purity, abs=1e-12)
+    assert credible_sets(samples, correlations=np.eye(7)) == []
+
+
 def test_uncertain_and_impure_effects_have_no_set():
     rng = np.random.default_rng(2)
     x = blocks(rng)
@@ -109,6 +119,9 @@ def test_names_groups_and_text():
         ({"min_purity": -0.1}, "min_purity"),
         ({"min_probability": 0.97}, "min_probability"),
         ({"names": ["a"]}, "names"),
+        ({"X": None}, "X"),
+        ({"correlations": np.eye(2)}, "X"),
+        ({"X": None, "correlations": np.eye(3)}, "correlations"),
     ],
 )
 def test_bad_input_is_named(change, named):

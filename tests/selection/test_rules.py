@@ -13,7 +13,7 @@ import torch
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import SparseBNNClassifier
-from sparsebnn.selection.rules import (
+from sparsebnn.selection import (
     agreement,
     bayesian_fdr_threshold,
     expected_fdr,
@@ -115,7 +115,8 @@ def test_names_of_frames_and_baselines_are_kept():
     with pytest.raises(InvalidInput, match="for an estimator trained at temperature"):
         select(estimator, rule="fdr", level=0.1)
     estimator.set_params(temperature="auto", epochs=200).fit(frame.to_numpy(), y)
-    assert select(estimator, rule="fdr", level=0.1).names == estimator.names_ == ("x0", "x1")
+    chosen = select(estimator, rule="fdr", level=0.1, X=frame.to_numpy())
+    assert chosen.names == estimator.names_ == ("x0", "x1")
 
 
 def test_agreement_counts_and_pairs():
@@ -196,12 +197,12 @@ def test_no_rate_follows_from_inclusions_that_are_no_posterior(settings, per_rep
     first, second = run.networks
     select(first)
     if refused is None:
-        select(first, rule="fdr")
+        select(first, rule="fdr", X=x)
     else:
         with pytest.raises(InvalidInput, match=refused):
             select(first, rule="fdr")
     if per_replicate:
-        select(second, rule="fdr")
+        select(second, rule="fdr", X=x)
 
 
 def test_plots_are_written(tmp_path):

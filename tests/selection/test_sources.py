@@ -41,6 +41,15 @@ def test_a_mixture_draws_by_weight_and_replicates_equally():
     assert found.variables == ("a", "b")
 
 
+def test_a_copy_that_no_replicate_chose_is_a_member():
+    x = np.random.default_rng(0).standard_normal((50, 2))
+    chosen = select(network([0.999, 0.0001, 0.001]), rule="credible_sets", X=x[:, [0, 0, 1]])
+    (one,) = chosen.sets
+    assert one.members == (0, 1)
+    assert one.purity == pytest.approx(1.0)
+    assert one.coverage >= one.inclusion[0] > 0.99
+
+
 def test_replicates_that_disagree_are_refused():
     apart = [network([0.999, 0.001, 0.001]), network([0.001, 0.999, 0.001])]
     with pytest.raises(InvalidInput, match="credible sets") as caught:
@@ -50,6 +59,34 @@ def test_replicates_that_disagree_are_refused():
     alike = [network([0.99, 0.01, 0.02]), network([0.98, 0.02, 0.01])]
     assert select(alike, rule="fdr", level=0.1).variables == ("x1",)
     assert promised_by_one([0.985, 0.015], [[0.99, 0.01], [0.98, 0.02]], 0.1) == pytest.approx(0.015)
+
+
+def test_a_single_network_is_refused_if_its_choice_has_a_stand_in():
+    sure = network([0.99, 0.01, 0.98])
+    rng = np.random.default_rng(0)
+    apart = rng.standard_normal((200, 3))
+    near = apart.copy()
+    near[:, 1] = -near[:, 0] + 0.3 * near[:, 1]
+    assert select(sure, rule="fdr", X=torch.from_numpy(apart)).variables == ("x1", "x3")
+    with pytest.raises(InvalidInput, match=r"chooses 'a' but not 'b': they correlate by 0\.9") as caught:
+        select(sure, rule="fdr", X=near, names=["a", "b", "c"])
+    assert "credible sets" in str(caught.value)
+    with pytest.warns(UserWarning, match=r"Pass the rows \(X=\.\.\.\)"):
+        assert select(sure, rule="fdr").variables == ("x1", "x3")
+    # Inputs that are chosen together are not confused, and nothing chosen is nothing wrong.
+    assert select(network([0.99, 0.98, 0.01]), rule="fdr", X=near).variables == ("x1", "x2")
+    assert select(network([0.3, 0.2, 0.1]), rule="fdr").variables == ()
+    with pytest.raises(InvalidInput, match="'X'"):
+        select(sure, rule="fdr", X=apart[:, :2])
+
+
+def test_replicates_of_a_model_that_disagree_are_warned_of():
+    model = SimpleNamespace(inclusion_=np.array([0.55, 0.45, 0.99]), names_=("a", "b", "c"))
+    model.replicate_inclusion_ = np.array([[0.99, 0.01, 0.99], [0.11, 0.89, 0.99]])
+    with pytest.warns(UserWarning, match="what each chooses is 2.% wrong"):
+        assert select(model, rule="fdr", level=0.1).variables == ("c",)
+    model.replicate_inclusion_ = np.array([[0.57, 0.43, 0.99], [0.53, 0.47, 0.99]])
+    assert select(model, rule="fdr", level=0.1).variables == ("c",)
 
 
 def test_networks_need_rows_for_sets_and_other_sources_are_refused():

@@ -93,6 +93,11 @@ def test_bad_input_is_named():
         randomization_p_values(x, y)
     with pytest.raises(InvalidInput, match="covariance"):
         randomization_p_values(x, y, covariance=np.zeros((8, 8)))
+    rng = np.random.default_rng(1)
+    columns = rng.standard_normal((60, 3))
+    for singular in (columns[:, [0, 0, 1]], np.column_stack([columns, np.ones(60)])):
+        with pytest.raises(InvalidInput, match="Remove duplicated"):
+            randomization_p_values(singular, rng.standard_normal(60))
     with pytest.raises(InvalidInput, match="threshold"):
         stability_selection(lambda x, y: [0], x, y, threshold=0.5)
     with pytest.raises(InvalidInput, match="choose"):

@@ -21,7 +21,17 @@ from studies.image_ood import command as image_ood
 from studies.image_ood import report as image_report
 from studies.peers import survival, tabular_report
 from studies.runner import filled, read_rows
-from studies.selection import column_report, fdr_report, power_report, table3_report, truth_report
+from studies.selection import (
+    column_report,
+    error_rates,
+    fdr_report,
+    finemapping_cost,
+    mixtures,
+    nonlinear,
+    power_report,
+    table3_report,
+    truth_report,
+)
 from studies.tables import ablations, cells, densities, lbbnn_schedule
 from studies.tables import command as table_command
 from studies.tables import report as tables
@@ -40,6 +50,10 @@ TABLE3 = ("cs", "lrt", "flow", "lrt_long", "flow_long", "mcmc")
 
 def committed(study: str, name: str | None = None) -> dict:
     return json.loads((RESULTS / study / f"{name or study}.json").read_text(encoding="utf-8"))
+
+
+def rows_of(study: str) -> list[dict]:
+    return read_rows(RESULTS / study / "rows.jsonl")
 
 
 def page(name: str) -> str:
@@ -70,6 +84,18 @@ def shown() -> dict[str, tuple[str, str, str]]:
             column_report.body(read_rows(RESULTS / "column_selection/rows.jsonl")),
             "selection",
         ),
+        "mixture": ("mixture", mixtures.table(mixtures.summary(rows_of("mixture"))), "tables"),
+        "error_rates": (
+            "error_rates",
+            error_rates.table(error_rates.summary(sorted(rows_of("error_rates"), key=error_rates._order))),
+            "tables",
+        ),
+        "nonlinear": (
+            "nonlinear",
+            nonlinear.table(nonlinear.summary(sorted(rows_of("nonlinear"), key=nonlinear._order))),
+            "tables",
+        ),
+        "cost": ("finemapping", finemapping_cost.table(rows_of("finemapping_cost")), "cost"),
         "image_ood": ("uncertainty", "\n".join(image_report.markdown(record)), "images"),
     }
 

@@ -244,9 +244,9 @@ class SparseBNN(Training):
     ) -> None:
         """Structure, columns in use, and effects; ``held`` are the folds of the networks that predict."""
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
-        structure = Ensemble(self.posterior_networks_, self._trained_forms)
         self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
-        self.inclusion_ = structure.inclusion(column_of, columns).mean(0)
+        self.inclusion_ = self.replicate_inclusion_.mean(0)
+        structure = Ensemble(self.posterior_networks_, self._trained_forms)
         self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
         with one_thread():

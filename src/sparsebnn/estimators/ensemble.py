@@ -41,6 +41,7 @@ __all__ = [
     "leaves_out",
     "linear_layers",
     "linear_network",
+    "merged",
 ]
 
 _OUTPUT_BYTES = 1 << 26
@@ -111,7 +112,7 @@ class Ensemble:
         found = np.zeros((len(self.networks), columns))
         used = np.unique(column_of)
         for k, network in enumerate(self.networks if len(used) else ()):
-            found[k, used] = path_probability(_merged(network, column_of), n_draws=200).prob.numpy()
+            found[k, used] = path_probability(merged(network, column_of), n_draws=200).prob.numpy()
         return found
 
     def median_columns(self, column_of: np.ndarray, columns: int) -> np.ndarray:
@@ -134,7 +135,7 @@ def _inclusions(network: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
+def merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
     """The structure with the inputs of each column merged into one, included if any of them is.
 
     The inclusions of a unit's weights are independent, so the merged weight is included with probability

@@ -14,11 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsebnn.checks import check_choice
-from sparsebnn.estimators import explanation, persistence, summary
+from sparsebnn.estimators import correlated, explanation, persistence, summary
 from sparsebnn.estimators.encoding import Encoder, checked_table
 from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.likelihoods import Likelihood
+from sparsebnn.selection.credible_sets import CredibleSet
 from sparsebnn.training.devices import is_available, named, one_thread
 
 __all__ = ["Fitted"]
@@ -36,6 +37,7 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     logit_scale_: float
     networks_: list[Any]
     plan_: Plan
+    posterior_networks_: list[Any]
     used_: np.ndarray
 
     @property
@@ -127,6 +129,43 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_choice(model, MODELS, "model", "what_if")
         with one_thread():
             return explanation.what_if(self, X, columns, grid, points, n_draws, level, model)
+
+    @property
+    def replicate_inclusion_(self) -> np.ndarray:
+        """``inclusion_`` of each of ``posterior_networks_``, ``(replicates, columns)``."""
+        check_is_fitted(self)
+        column_of, columns = self._encoder.column_of, len(self._encoder.columns)
+        return Ensemble(self.posterior_networks_, ()).inclusion(column_of, columns)
+
+    def sample_inclusions(self, n_draws: int = 2000, *, seed: int = 0) -> np.ndarray:
+        """Drawn sets of columns that reach an output, ``(draws, columns)``, equally many per replicate."""
+        check_is_fitted(self)
+        return correlated.sampled(self.posterior_networks_, self._encoder, n_draws, seed)
+
+    def column_correlations(self, X: Any) -> np.ndarray:
+        """Absolute correlations between columns: the largest between an encoded input of each."""
+        return correlated.correlations(self._inputs(X), self._encoder)
+
+    def credible_sets(
+        self,
+        X: Any,
+        *,
+        coverage: float = 0.95,
+        min_purity: float = 0.5,
+        min_probability: float | None = None,
+        n_draws: int = 2000,
+        seed: int = 0,
+    ) -> list[CredibleSet]:
+        """Sets of correlated columns of which at least one reaches an output with probability ``coverage``.
+
+        ``X`` are rows to compute correlations from, such as those of training. Options as for
+        :func:`sparsebnn.selection.credible_sets`. Needs the Bayes posterior
+        (``inclusions_are_no_posterior`` is None).
+        """
+        check_is_fitted(self)
+        return correlated.credible(
+            self, X, n_draws, seed, coverage=coverage, min_purity=min_purity, min_probability=min_probability
+        )
 
     def summary(self, most: int | None = 20) -> str:
         """A readable table of the fitted model, with at most ``most`` columns (None: all)."""

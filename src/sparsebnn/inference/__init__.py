@@ -11,6 +11,7 @@ from sparsebnn.inference.prediction import (
     predict,
     predict_all,
 )
+from sparsebnn.inference.reweighting import Reweighted, reweighted
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "LabelsPrediction",
     "Mixture",
     "RealPrediction",
+    "Reweighted",
     "SurvivalPrediction",
     "WhatIf",
     "draw_outputs",
@@ -27,5 +29,6 @@ __all__ = [
     "explain",
     "predict",
     "predict_all",
+    "reweighted",
     "what_if",
 ]

@@ -16,7 +16,7 @@ auxiliary distribution of k.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,8 +156,8 @@ def mixture(
     networks, forms = _listed(replicates, likelihood)
     check_count(n_draws, "n_draws", "mixture", least=2)
     seed = check_seed(seed, "seed", "mixture")
-    probes = [_Probe(_evaluating(network), form) for network, form in zip(networks, forms)]
-    x, y, weight = _prepared(data, probes[0])
+    probes = [Probe(_evaluating(network), form) for network, form in zip(networks, forms)]
+    x, y, weight = prepared(data, probes[0])
     log_lik, kl, log_density = _estimates(probes, x, y, weight, n_draws, seed)
     own = log_lik - kl
     weights, bound = mixture_weights(own.mean(1), log_density)
@@ -179,7 +179,7 @@ def _listed(replicates: Any, likelihood: Any) -> tuple[list[nn.Module], list[Lik
     return networks, forms
 
 
-def _prepared(data: tuple[Tensor, ...], probe: _Probe) -> tuple[Tensor, Tensor, Tensor]:
+def prepared(data: tuple[Tensor, ...], probe: Probe) -> tuple[Tensor, Tensor, Tensor]:
     if not isinstance(data, tuple) or len(data) not in (2, 3):
         raise invalid("data", "mixture", "a tuple (x, y) or (x, y, weight)", type(data).__name__)
     like = next(probe.network.parameters())
@@ -193,7 +193,7 @@ def _prepared(data: tuple[Tensor, ...], probe: _Probe) -> tuple[Tensor, Tensor, 
     return x.to(like.device), y.to(like.device), weight.to(like)
 
 
-class _Probe(nn.Module):
+class Probe(nn.Module):
     """One draw of a network: log likelihood, KL and the weights; or the log density of given weights."""
 
     def __init__(self, network: nn.Module, likelihood: Likelihood) -> None:
@@ -231,11 +231,20 @@ class _Probe(nn.Module):
         return log_lik, kl, [values[id(family)] for family in self.families]
 
 
-@torch.no_grad()
 def _estimates(
-    probes: Sequence[_Probe], x: Tensor, y: Tensor, weight: Tensor, n_draws: int, seed: int
+    probes: Sequence[Probe], x: Tensor, y: Tensor, weight: Tensor, n_draws: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log likelihoods and KL (K, draws); log densities of the draws of k under j (K, draws, K)."""
+    pieces = [(a, b, d) for a, b, _, d in drawn_pieces(probes, x, y, weight, n_draws, seed)]
+    log_lik, kl, log_density = (torch.cat(part, dim=1).double().cpu() for part in zip(*pieces))
+    return log_lik, kl, log_density
+
+
+@torch.no_grad()
+def drawn_pieces(
+    probes: Sequence[Probe], x: Tensor, y: Tensor, weight: Tensor, n_draws: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor, list[Tensor], Tensor]]:
+    """Log likelihoods, KL, drawn weights and log densities, some draws of all networks at a time."""
     probe, count = probes[0], len(probes)
     meter = NoiseCounter()
     probe.find_families(x, meter)
@@ -256,7 +265,6 @@ def _estimates(
     )
     held = sum(math.prod(family.shape) for family in probe.families)
     step = max(1, _MEMORY // (count * (held * count + 20 * len(x))))
-    pieces = []
     for first in range(0, n_draws, step):
         # Each network has its own noise: draws of near copies are then not the same draws.
         here = torch.arange(first, min(first + step, n_draws), device=like.device)
@@ -269,9 +277,7 @@ def _estimates(
             )
         )
         log_lik, kl, drawn = every(state, normal, logistic)
-        pieces.append((log_lik, kl, compare(state, drawn).movedim(0, -1)))
-    log_lik, kl, log_density = (torch.cat(part, dim=1).double().cpu() for part in zip(*pieces))
-    return log_lik, kl, log_density
+        yield log_lik, kl, drawn, compare(state, drawn).movedim(0, -1)
 
 
 def mixture_weights(bounds: Tensor, log_density: Tensor) -> tuple[Tensor, float]:

@@ -1,5 +1,6 @@
 """Which inputs and weights matter: rules with error rates, structure sampling, credible sets, paths."""
 
+from sparsebnn.selection.agreement import Agreement, agreement, wilson
 from sparsebnn.selection.credible_sets import CredibleSet, credible_sets, group_inclusion
 from sparsebnn.selection.paths import (
     ActivePaths,
@@ -12,16 +13,13 @@ from sparsebnn.selection.paths import (
 from sparsebnn.selection.plots import plot_sets
 from sparsebnn.selection.randomization import adjusted_p_values, randomization_p_values
 from sparsebnn.selection.rules import (
-    Agreement,
     Selection,
-    agreement,
     bayesian_fdr_threshold,
     expected_fdr,
     input_inclusion,
     median_inputs,
     promised_by_one,
     select,
-    wilson,
 )
 from sparsebnn.selection.sources import sample_inputs
 from sparsebnn.selection.stability import Stability, stability_selection

@@ -22,6 +22,7 @@ import numpy as np
 from sparsebnn.checks import check_number, invalid
 
 _RARE = 1e-4  # inputs that are included less often are never members
+_COPY = 1e-6  # correlations above one minus this are those of copies, in single precision
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _listed(names: Any, width: int, owner: str) -> tuple[str, ...]:
     return listed
 
 
-def _correlations(x: np.ndarray) -> np.ndarray:
+def absolute_correlations(x: np.ndarray) -> np.ndarray:
     """Absolute correlations of the columns; those of a constant column are 0."""
     centered = x - x.mean(0)
     length = np.sqrt((centered**2).sum(0))
@@ -78,10 +79,27 @@ def _correlations(x: np.ndarray) -> np.ndarray:
     return np.minimum(np.abs(scaled.T @ scaled), 1.0)
 
 
+def _matrix(X: Any, correlations: Any, width: int, owner: str) -> np.ndarray:
+    """The inputs, or the correlations between them."""
+    if (X is None) == (correlations is None):
+        given = "neither" if X is None else "both"
+        raise invalid("X", owner, "given, or correlations in its place", given)
+    if correlations is None:
+        x = np.asarray(X, dtype=np.float64)
+        if x.ndim != 2 or x.shape[1] != width:
+            raise invalid("X", owner, f"a table with {width} columns", f"shape {x.shape}")
+        return x
+    found = np.asarray(correlations, dtype=np.float64)
+    if found.shape != (width, width):
+        raise invalid("correlations", owner, f"of shape ({width}, {width})", f"shape {found.shape}")
+    return found
+
+
 def credible_sets(
     samples: Any,
-    X: Any,
+    X: Any = None,
     *,
+    correlations: Any = None,
     coverage: float = 0.95,
     min_purity: float = 0.5,
     min_probability: float | None = None,
@@ -89,11 +107,12 @@ def credible_sets(
 ) -> list[CredibleSet]:
     """The credible sets of sampled inclusions ``samples`` (samples, inputs), in order of discovery.
 
-    ``X`` are the inputs, for their correlations. No set is returned for an effect that is too uncertain, or
-    spread over inputs that are not correlated by at least ``min_purity``. With a ``min_probability`` below
-    the coverage, effects that are less certain have sets, too: such a set contains an included input in a
-    share ``coverage`` of the samples in which any input like its first member is included, and with at
-    least this probability. SuSiE's sets are of this kind: they cover an effect given that it exists.
+    ``X`` are the inputs, for their correlations; or pass ``correlations`` (inputs, inputs). No set is
+    returned for an effect that is too uncertain, or spread over inputs that are not correlated by at least
+    ``min_purity``. With a ``min_probability`` below the coverage, effects that are less certain have sets,
+    too: such a set contains an included input in a share ``coverage`` of the samples in which any input like
+    its first member is included, and with at least this probability. SuSiE's sets are of this kind: they
+    cover an effect given that it exists.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))
@@ -110,14 +129,15 @@ def credible_sets(
     if min_probability is not None:
         said = "above 0 and at most the coverage"
         least = check_number(min_probability, "min_probability", owner, said, lambda v: 0.0 < v <= coverage)
-    x = np.asarray(X, dtype=np.float64)
-    if x.ndim != 2 or x.shape[1] != gamma.shape[1]:
-        raise invalid("X", owner, f"a table with {gamma.shape[1]} columns", f"shape {x.shape}")
+    matrix = _matrix(X, correlations, gamma.shape[1], owner)
     listed = _listed(names, gamma.shape[1], owner)
     inclusion = gamma.mean(0)
     active = np.nonzero(inclusion >= _RARE)[0]
     active = active[np.argsort(-inclusion[active], kind="stable")]
-    alike = _correlations(x[:, active])
+    if correlations is None:
+        alike = absolute_correlations(matrix[:, active])
+    else:
+        alike = np.abs(matrix[np.ix_(active, active)])
     # Order by inclusion, so position is rank; samples × active inputs from here on.
     inside = np.ascontiguousarray(gamma[:, active].T)
     free = np.ones(len(active), dtype=bool)
@@ -176,6 +196,36 @@ def _grow(
         if rest and inside[rest].any(0).sum() >= target:
             members = rest
     return sorted(members)
+
+
+def with_copies(
+    sets: Sequence[CredibleSet], samples: Any, alike: np.ndarray, names: Any
+) -> list[CredibleSet]:
+    """The sets with the exact copies of their members, which replicates may all have passed over.
+
+    The posterior is the same if an input and its copy change places, so a copy of a member is one, too.
+    """
+    gamma = _samples(samples, "credible_sets")
+    listed = _listed(names, gamma.shape[1], "credible_sets")
+    taken = {i for one in sets for i in one.members}
+    found = []
+    for one in sets:
+        same = np.nonzero((alike[list(one.members)] > 1.0 - _COPY).any(0))[0]
+        more = [int(i) for i in same if int(i) not in taken]
+        taken.update(more)
+        columns = [*one.members, *more]
+        purity = float(alike[np.ix_(columns, columns)].min()) if more else one.purity
+        found.append(
+            replace(
+                one,
+                members=tuple(columns),
+                names=tuple(listed[i] for i in columns),
+                inclusion=tuple(gamma[:, columns].mean(0).tolist()),
+                coverage=float(gamma[:, columns].any(1).mean()),
+                purity=purity,
+            )
+        )
+    return found
 
 
 def group_inclusion(

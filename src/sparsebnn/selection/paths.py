@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +80,18 @@ def path_probability(
 
 
 @torch.no_grad()
+def reach_of_masks(
+    network: nn.Module, masks: Mapping[str, Tensor], shape: tuple[int, ...] | None = None
+) -> Tensor:
+    """Whether each input reaches an output in given structures: per layer (structures, *shape of weights)."""
+    graph = Graph(network, shape, _OWNER)
+    # A layer alone is the first module of the graph's Sequential.
+    named = {name or "0": mask.double() for name, mask in masks.items()}
+    count = len(next(iter(named.values())))
+    each = [graph.reach({name: mask[i] for name, mask in named.items()}) > 0 for i in range(count)]
+    return torch.stack(each)
+
+
 def draw_reach(
     network: nn.Module, n_draws: int, *, seed: int = 0, shape: tuple[int, ...] | None = None
 ) -> Tensor:

@@ -29,6 +29,7 @@ from sparsebnn.checks import check_number, invalid
 
 __all__ = ["adjusted_p_values", "randomization_p_values"]
 
+_SINGULAR = 1e-10  # the smallest eigenvalue of correlations
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
 
 
@@ -83,11 +84,12 @@ def randomization_p_values(
         cov, spread = np.asarray(covariance, dtype=np.float64), 1.0
         if cov.shape != (width, width):
             raise invalid("covariance", owner, f"of shape ({width}, {width})", f"shape {cov.shape}")
-    try:
-        precision = np.linalg.inv(cov)
-    except np.linalg.LinAlgError as error:
-        advice = "Remove duplicated columns, or add a small multiple of the identity."
-        raise invalid("covariance", owner, "invertible", "a singular matrix", advice) from error
+    std = np.sqrt(np.maximum(np.diag(cov), 0.0))
+    # In units of the columns: rounding can make the inverse of a singular matrix look fine.
+    if not (std > 0.0).all() or np.linalg.eigvalsh(cov / np.outer(std, std))[0] < _SINGULAR:
+        advice = "Remove duplicated and constant columns, or add a small multiple of the identity."
+        raise invalid("covariance", owner, "invertible", "a singular matrix", advice)
+    precision = np.linalg.inv(cov)
     made = predict or _ridge
     found = np.ones(width)
     for j in range(width):

@@ -12,7 +12,8 @@ The last controls the Bayesian false discovery rate as far as the probabilities 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,18 @@ from sparsebnn.selection.sources import (
     Components,
     check_posteriors,
     components,
+    correlations_of,
     median_of,
     reach_of,
+    reweighted_reach,
     sets_of,
 )
 
-_NORMAL_QUANTILE = 1.959963984540054
 _DISAGREEMENT = 0.05  # above the level: what rule="fdr" tolerates between replicates
+# Correlation from which on an input can stand in for another: at 0.5 rates hold, at 0.9 they do not.
+_STAND_IN = 0.7
+_LEAST_DRAWS = 100  # effective ones of a reweighted posterior
+_INSTEAD = "Use credible sets, SpikeSlabRegression or SpikeSlabClassifier, or stability_selection."
 
 
 def input_inclusion(
@@ -53,7 +59,9 @@ def input_inclusion(
     >>> input_inclusion(sparsebnn.mlp([3, 4, 1], family="gaussian")).tolist()
     [1.0, 1.0, 1.0]
     """
-    parts = components(network)
+    parts, drawn = components(network), reweighted_reach(network, shape)
+    if drawn is not None:
+        return drawn[1].prob
     if parts is None:
         raise invalid(
             "network", "input_inclusion", "a network, replicates or a mixture", type(network).__name__
@@ -169,7 +177,7 @@ class Selection:
         )
 
 
-def _names(names: Any, width: int, owner: str) -> tuple[str, ...]:
+def listed_names(names: Any, width: int, owner: str) -> tuple[str, ...]:
     """Names as given, or those of a data frame, or x1, x2, …"""
     if names is None:
         return tuple(f"x{i + 1}" for i in range(width))
@@ -211,18 +219,43 @@ def promised_by_one(inclusion: Any, each: Any, level: float) -> float:
     return float(np.mean(rates))
 
 
-def _check_agreement(p: Tensor, each: Tensor, level: float) -> None:
-    if len(each) < 2:
-        return
+def _check_agreement(p: Tensor, each: Tensor, level: float, refuse: bool) -> None:
     found = promised_by_one(p, each, level)
-    if found > level + _DISAGREEMENT:
+    if found <= level + _DISAGREEMENT:
+        return
+    got = f"by all replicates together, what each chooses is {found:.0%} wrong"
+    off = "Inputs that correlate share effects, and the probabilities of single inputs are then off."
+    if refuse:
         expected = "'median', 'threshold' or 'credible_sets' where replicates disagree"
-        got = f"'fdr' at {level:g}; by all replicates together, what each chooses is {found:.0%} wrong"
-        advice = (
-            "Inputs that correlate share effects, and the probabilities of single inputs are then off. Use "
-            "credible sets, SpikeSlabRegression or SpikeSlabClassifier, or stability_selection."
+        raise invalid("rule", "select", expected, f"'fdr' at {level:g}; {got}", f"{off} {_INSTEAD}")
+    warnings.warn(
+        f"select(rule='fdr') at {level:g}: the replicates disagree; {got}. {off} {_INSTEAD}",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _check_alone(chosen: Tensor, names: Sequence[str], alike: np.ndarray | None) -> None:
+    """One network does not show that it chose between inputs which could replace each other."""
+    kept = chosen.numpy()
+    if not kept.any() or kept.all():
+        return
+    if alike is None:
+        warnings.warn(
+            "select(rule='fdr') on a single network: if inputs are correlated, its probabilities are off and "
+            "the false discovery rate exceeds the level. Pass the rows (X=...) to check, or all replicates.",
+            UserWarning,
+            stacklevel=3,
         )
-        raise invalid("rule", "select", expected, got, advice)
+        return
+    pairs = np.where(kept[:, None] & ~kept, alike, 0.0)
+    if pairs.max() < _STAND_IN:
+        return
+    one, other = divmod(int(pairs.argmax()), len(pairs))
+    expected = f"'median', 'threshold' or 'credible_sets' if inputs correlate by {_STAND_IN:g} or more"
+    got = f"'fdr', which chooses {names[one]!r} but not {names[other]!r}: they correlate by {pairs.max():.2f}"
+    advice = f"One network decides between such inputs by chance, with probabilities near 1. {_INSTEAD}"
+    raise invalid("rule", "select", expected, got, advice)
 
 
 def select(
@@ -239,16 +272,19 @@ def select(
 ) -> Selection:
     """Choose inputs from networks, a fitted model (with ``inclusion_``) or a vector of probabilities.
 
-    Networks are one network, replicates (a run or a list), or a mixture
-    (:func:`sparsebnn.inference.mixture`). ``rule="median"`` takes the median probability model: for one
-    network the inputs that reach an output by weights above one half, otherwise the inclusions above one
-    half. ``rule="fdr"`` takes the largest set whose expected false discovery rate is at most ``level``; it
-    refuses networks that were not trained at temperature 1, and replicates that disagree
-    (:func:`promised_by_one` above the level by more than 0.05): the probabilities are then off.
+    Networks are one network, replicates (a run or a list), a mixture
+    (:func:`sparsebnn.inference.mixture`), or its :func:`~sparsebnn.inference.reweighted` draws.
+    ``rule="median"`` takes the median probability model: for one network the inputs that reach an output by
+    weights above one half, otherwise the inclusions above one half. ``rule="fdr"`` takes the largest set
+    whose expected false discovery rate is at most ``level``; it refuses networks that were not trained at
+    temperature 1, and replicates that disagree (:func:`promised_by_one` above the level by more than 0.05):
+    the probabilities are then off. For the replicates of an estimator, which see different rows, that is a
+    warning. A single network cannot disagree: pass the rows ``X``, and it is refused if it chooses an input
+    but not another one that correlates with it by 0.7 or more; without ``X`` there is a warning.
     ``rule="threshold"`` takes inclusions of at least ``threshold``. ``rule="credible_sets"`` takes the
     members of the model's ``credible_sets_``, of each of which at least one is included with high
-    probability; for networks pass the rows ``X``, too. ``names`` are strings or a data frame, whose columns
-    name the inputs; an estimator has its own.
+    probability; for networks and estimators pass the rows ``X``, too. ``names`` are strings or a data frame,
+    whose columns name the inputs; an estimator has its own.
 
     >>> select([0.99, 0.8, 0.55], rule="fdr", level=0.05).variables
     ('x1',)
@@ -272,128 +308,32 @@ def select(
         reach, each = reach_of(parts, n_draws=n_draws, seed=seed, shape=shape)
         p, error = reach.prob.flatten(), reach.error.flatten()
         median = median_of(parts, shape) if rule == "median" else None
+    elif (drawn := reweighted_reach(source, shape)) is not None:
+        p, error = drawn[1]
+        if rule == "fdr" and source.effective_size < _LEAST_DRAWS:
+            expected = f"'median' or 'threshold' with fewer than {_LEAST_DRAWS} effective draws"
+            advice = "Raise n_draws, use more replicates or a smaller network, or use the mixture itself."
+            raise invalid("rule", "select", expected, f"'fdr' with {source.effective_size:.0f}", advice)
     else:
         p = _probabilities(getattr(source, "inclusion_", source), "select")
         error = torch.zeros_like(p)
+        if rule == "fdr" and hasattr(source, "replicate_inclusion_"):
+            each = torch.from_numpy(source.replicate_inclusion_)
         if names is None and hasattr(source, "index") and hasattr(source, "to_numpy"):
             names = [str(name) for name in source.index]  # of a pandas Series
         if names is None:
             names = getattr(source, "names_", getattr(source, "feature_names_in_", None))
-    listed = _names(names, len(p), "select")
+    listed = listed_names(names, len(p), "select")
     if rule == "fdr":
-        if each is not None:
-            _check_agreement(p, each, level)
+        if each is not None and len(each) > 1:
+            _check_agreement(p, each, level, refuse=parts is not None)
         limit = bayesian_fdr_threshold(p, level)
     chosen = median if median is not None else (p > limit if rule == "median" else p >= limit)
     if rule == "credible_sets":
         sets = tuple(replace(one, names=tuple(listed[i] for i in one.members)) for one in sets)
         chosen, limit = torch.zeros(len(p), dtype=torch.bool), math.nan
         chosen[[i for one in sets for i in one.members]] = True
+    if rule == "fdr" and each is not None and len(each) == 1:
+        _check_alone(chosen, listed, None if X is None else correlations_of(source, X, len(p)))
     said = f"fdr at {level:g}" if rule == "fdr" else rule
     return Selection(listed, p, chosen, said, limit, error, sets)
-
-
-# --- many selections ---------------------------------------------------------------------------------
-
-
-def wilson(successes: Any, trials: int) -> tuple[np.ndarray, np.ndarray]:
-    r"""Wilson's 95% interval of a frequency.
-
-    .. math::
-        \frac{k + z^2/2}{n + z^2} \pm \frac{z}{n + z^2}\sqrt{\frac{k(n-k)}{n} + \frac{z^2}{4}}
-
-    >>> [round(float(end), 3) for end in wilson(0, 100)]
-    [0.0, 0.037]
-    """
-    k, z = np.asarray(successes, dtype=np.float64), _NORMAL_QUANTILE
-    centre = (k + z**2 / 2.0) / (trials + z**2)
-    half = z / (trials + z**2) * np.sqrt(k * (trials - k) / trials + z**2 / 4.0)
-    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How often replicates chose each input, and how far they agree.
-
-    ``low`` and ``high`` are 95% intervals of the frequencies. ``jaccard`` is the mean over pairs of
-    replicates of |both chose| / |either chose| (1 where neither chose anything), with its jackknife 95%
-    interval.
-    """
-
-    names: tuple[str, ...]
-    frequency: Tensor
-    low: Tensor
-    high: Tensor
-    replicates: int
-    jaccard: float
-    jaccard_low: float
-    jaccard_high: float
-
-    def table(self) -> str:
-        """The inputs as text, most often chosen first."""
-        order = torch.argsort(self.frequency, descending=True, stable=True).tolist()
-        width = max(5, *(len(name) for name in self.names))
-        lines = [f"{'input':<{width}}  chosen  95% interval"]
-        for i in order:
-            ends = f"{float(self.low[i]):.3f}–{float(self.high[i]):.3f}"
-            lines.append(f"{self.names[i]:<{width}}  {float(self.frequency[i]):6.3f}  {ends}")
-        ends = f"{self.jaccard_low:.3f}–{self.jaccard_high:.3f}"
-        return "\n".join([*lines, f"{self.replicates} replicates; agreement {self.jaccard:.3f} ({ends})"])
-
-    def plot(self, path: str | Path | None = None, axis: Any = None) -> Any:
-        """A bar per input with its interval; returns the matplotlib axis."""
-        ends = torch.stack([self.frequency - self.low, self.high - self.frequency]).clamp_min(0.0)
-        often = self.frequency > 0.5
-        return bars(self.names, self.frequency, ends, often, 0.5, "how often chosen", path, axis)
-
-
-def agreement(replicates: Any, *, names: Any = None, shape: tuple[int, ...] | None = None) -> Agreement:
-    """Selection frequencies over replicates, and how far the replicates agree.
-
-    ``replicates`` are selections (:func:`select`), networks, whose median inputs are taken, or a
-    (replicates, inputs) array of what each chose. ``shape`` is that of one input, where networks of
-    convolutions need to know it.
-
-    >>> agreement([[True, False, True], [True, False, False]]).frequency.tolist()
-    [1.0, 0.0, 0.5]
-    """
-    chosen, own = _choices(replicates, shape)
-    k, width = chosen.shape
-    c = chosen.double()
-    both = c @ c.T
-    either = c.sum(1).unsqueeze(0) + c.sum(1).unsqueeze(1) - both
-    pairs = torch.where(either > 0, both / either.clamp_min(1.0), torch.ones_like(both))
-    pairs.fill_diagonal_(0.0)
-    total = pairs.sum()
-    jaccard = float(total / (k * (k - 1)))
-    margin = math.inf
-    if k > 2:
-        without = (total - 2.0 * pairs.sum(1)) / ((k - 1) * (k - 2))
-        margin = _NORMAL_QUANTILE * math.sqrt((k - 1) / k * float(((without - without.mean()) ** 2).sum()))
-    low, high = wilson(c.sum(0).numpy(), k)
-    listed = _names(own if names is None else names, width, "agreement")
-    ends = max(0.0, jaccard - margin), min(1.0, jaccard + margin)
-    return Agreement(listed, c.mean(0), torch.from_numpy(low), torch.from_numpy(high), k, jaccard, *ends)
-
-
-def _choices(replicates: Any, shape: tuple[int, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
-    """What each replicate chose, (replicates, inputs), and the names if the selections have them."""
-    listed: Any = replicates if isinstance(replicates, Tensor | np.ndarray) else list(replicates)
-    names = None
-    if len(listed) and isinstance(listed[0], Selection):
-        names = listed[0].names
-        if any(one.names != names for one in listed):
-            raise invalid("replicates", "agreement", "selections among the same inputs", "different names")
-        chosen = torch.stack([one.chosen for one in listed])
-    elif len(listed) and isinstance(listed[0], nn.Module):
-        chosen = torch.stack([median_inputs(one, shape=shape).flatten() for one in listed])
-    else:
-        rows = listed if isinstance(listed, Tensor) else np.asarray(listed)
-        chosen = check_tensor(rows, "replicates", "agreement").cpu()
-    if chosen.dim() != 2 or len(chosen) < 2:
-        expected = "at least two selections among the same inputs"
-        raise invalid("replicates", "agreement", expected, f"shape {tuple(chosen.shape)}")
-    if not bool(((chosen == 0) | (chosen == 1)).all()):
-        advice = "Compare probabilities with a threshold first, or pass what select returns."
-        raise invalid("replicates", "agreement", "true or false", "other values", advice)
-    return chosen.bool(), names

@@ -18,10 +18,16 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.nn.networks import NO_POSTERIOR
-from sparsebnn.selection.credible_sets import CredibleSet, credible_sets
-from sparsebnn.selection.paths import Reach, draw_reach, median_reach, path_probability
+from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets, with_copies
+from sparsebnn.selection.paths import (
+    Reach,
+    draw_reach,
+    median_reach,
+    path_probability,
+    reach_of_masks,
+)
 
-__all__ = ["Components", "components", "reach_of", "sample_inputs"]
+__all__ = ["Components", "components", "correlations_of", "reach_of", "sample_inputs", "sets_of"]
 
 
 class Components(NamedTuple):
@@ -60,6 +66,18 @@ def reach_of(
     return Reach(torch.tensordot(parts.weights, each, 1), error), each.flatten(1)
 
 
+def reweighted_reach(source: Any, shape: tuple[int, ...] | None = None) -> tuple[Tensor, Reach] | None:
+    """Which inputs reach an output in drawn structures with weights, and how probable that is.
+
+    Of :class:`sparsebnn.inference.Reweighted`; None for anything else.
+    """
+    if not all(hasattr(source, name) for name in ("masks", "weights", "network", "effective_size")):
+        return None
+    reached = reach_of_masks(source.network, source.masks, shape).flatten(1)
+    prob = source.weights.double() @ reached.double()
+    return reached, Reach(prob, (prob * (1.0 - prob) / source.effective_size).clamp_min(0.0).sqrt())
+
+
 def median_of(parts: Components, shape: tuple[int, ...] | None = None) -> Tensor | None:
     """The inputs of the median probability model of a single network; several have none."""
     if len(parts.networks) > 1:
@@ -82,8 +100,8 @@ def sample_inputs(
 ) -> np.ndarray:
     """Drawn sets of inputs that reach an output (draws, inputs), for credible sets and named groups.
 
-    ``source`` is a network, a run or list of replicates, a mixture, or a model with
-    ``sample_inclusions()``. A mixture's draws are divided among its components by their weights.
+    ``source`` is a network, a run or list of replicates, a mixture, or an estimator (a model with
+    ``sample_inclusions()``). A mixture's draws are divided among its components by their weights.
 
     >>> import sparsebnn
     >>> sample_inputs(sparsebnn.mlp([3, 4, 1]), 5).shape
@@ -93,6 +111,11 @@ def sample_inputs(
     seed = check_seed(seed, "seed", "sample_inputs", least=0)
     if hasattr(source, "sample_inclusions"):
         return np.asarray(source.sample_inclusions(), dtype=bool)
+    drawn_already = reweighted_reach(source, shape)
+    if drawn_already is not None:
+        places = (torch.arange(n_draws, dtype=torch.float64) + 0.5) / n_draws
+        owner = torch.bucketize(places, source.weights.double().cumsum(0)).clamp(max=len(source.weights) - 1)
+        return drawn_already[0][owner].numpy()
     parts = components(source)
     if parts is None:
         expected = "a network, replicates, a mixture, or a model with sample_inclusions()"
@@ -123,11 +146,28 @@ def sets_of(source: Any, X: Any, names: Sequence[str] | None, seed: int, shape: 
     """The credible sets of a model, or of networks and the rows that show how inputs are correlated."""
     if hasattr(source, "credible_sets_"):
         return list(source.credible_sets_)
-    if components(source) is None:
+    own = getattr(source, "credible_sets", None)  # of an estimator with replicates
+    if own is None and components(source) is None and not hasattr(source, "masks"):
         got = f"a {type(source).__name__}"
         advice = "Fit SpikeSlabRegression or SpikeSlabClassifier, or combine replicates by mixture(...)."
         raise invalid("source", "select", "a model with credible_sets_, or networks", got, advice)
     if X is None:
         advice = "Pass the rows X: members of a set are correlated inputs."
         raise invalid("X", "select", "given for the credible sets of networks", None, advice)
-    return credible_sets(sample_inputs(source, seed=seed, shape=shape), X, names=names)
+    if own is not None:
+        return list(own(X, seed=seed))
+    samples = sample_inputs(source, seed=seed, shape=shape)
+    alike = correlations_of(source, X, samples.shape[1])
+    return with_copies(credible_sets(samples, correlations=alike, names=names), samples, alike, names)
+
+
+def correlations_of(source: Any, X: Any, width: int) -> np.ndarray:
+    """Absolute correlations between the inputs of networks, or between the columns of an estimator."""
+    own = getattr(source, "column_correlations", None)
+    if own is not None:
+        return np.asarray(own(X))
+    given = X.detach().cpu() if isinstance(X, Tensor) else X
+    x = np.asarray(given, dtype=np.float64)
+    if x.ndim < 2 or len(x) < 2 or x[0].size != width:
+        raise invalid("X", "select", f"two rows or more of {width} inputs", f"shape {x.shape}")
+    return absolute_correlations(x.reshape(len(x), width))

@@ -54,6 +54,7 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "effects": [] if times else describing.effect_curves(model, problem),
         "replicates": len(model.posterior_networks_),
         "inputs": _inputs(model),
+        "credible_sets": _credible_sets(model, problem),
         "network": network_edges(model, problem.target),
         "curves": _curves(model),
         **found,
@@ -144,6 +145,22 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
         }
         for j, column in enumerate(model._encoder.columns)
         if column.kind != "dropped"
+    ]
+
+
+def _credible_sets(model: Any, problem: Problem) -> list[dict[str, Any]]:
+    """Sets of correlated columns; none where inclusions are no posterior probabilities."""
+    if not describing.is_posterior(model) or len(model.posterior_networks_) < 2:
+        return []
+    sets = model.credible_sets(problem.inputs[problem.training])
+    return [
+        {
+            "names": list(each.names),
+            "inclusion": list(each.inclusion),
+            "coverage": each.coverage,
+            "purity": each.purity,
+        }
+        for each in sets
     ]
 
 

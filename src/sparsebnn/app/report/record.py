@@ -109,6 +109,9 @@ _SCHEMA = {
             "gain": _number,
         }
     ],
+    "credible_sets": [
+        {"names": [_text], "inclusion": [_number], "coverage": _number, "purity": _number}
+    ],
     "effects": [
         {
             "name": _text, "kind": _text, "outputs": [_text], "grid": [_same], "mean": [_numbers],
@@ -197,6 +200,9 @@ def parse(content: Mapping[str, Any]) -> Record:
         short = {len(line) for line in lines} != {len(curve.grid)} or len(curve.grid) < 2
         if short or any(None in line for line in lines):
             raise invalid("effects", _OWNER, "two numbers or more for each line", f"others in {curve.name!r}")
+    for each in record.credible_sets:
+        if not each.names or len(each.names) != len(each.inclusion) or None in each.inclusion:
+            raise invalid("credible_sets", _OWNER, "a number for each name", each.names)
     record.points = _points(record)
     record.network = _network(record.network)
     record.facts = _facts(record)

@@ -280,6 +280,10 @@ def _inputs(record: Record) -> str:
     total, share = len(record.inputs), ""
     if record.density is not None:
         share = f" and {percent(record.density)} of the network’s connections"
+    sets = [each.names for each in record.credible_sets if len(each.names) > 1]
+    if not kept and sets:
+        found = "; ".join(f"one of {in_a_row([f'“{name}”' for name in names[:4]])}" for names in sets[:3])
+        return f"None of the {total} inputs is needed for itself, but among stand-ins some are: {found}."
     if not kept:
         return f"None of the {total} inputs is clearly needed{_sparse_model(record, share)}."
     count = f"all {total}" if len(kept) == total else f"{len(kept)} of {total}"
@@ -322,6 +326,14 @@ def _listed(inputs: Sequence[Any], record: Record) -> str:
     elif len(record.classes) == 2:
         does = {"+": f" (towards “{record.classes[1]}”)", "-": f" (away from “{record.classes[1]}”)"}
     names = [f"“{each.name}”{does.get(each.direction, '')}" for each in inputs]
+    return in_a_row(names)
+
+
+def in_a_row(names: Sequence[str]) -> str:
+    """
+    >>> in_a_row(["a"]), in_a_row(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -1,0 +1,105 @@
+"""Estimators on correlated columns: replicates disagree, and credible sets name what can be said."""
+
+import numpy as np
+import pytest
+
+from sparsebnn import SparseBNNClassifier, SparseBNNRegressor
+from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators.correlated import correlations
+from sparsebnn.selection import sample_inputs, select
+
+
+@pytest.fixture(scope="module")
+def near_copies():
+    """Columns a, b, c correlate by 0.97; one of them and d have effects."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    shared = rng.standard_normal((200, 1))
+    alike = np.sqrt(0.97) * shared + np.sqrt(0.03) * rng.standard_normal((200, 3))
+    frame = pandas.DataFrame(np.hstack([alike, rng.standard_normal((200, 4))]), columns=list("abcdefg"))
+    y = frame["b"] + frame["d"] + 0.7 * rng.standard_normal(200)
+    return SparseBNNRegressor(random_state=0, epochs=250).fit(frame, y), frame
+
+
+def test_a_set_holds_the_columns_that_replace_each_other(near_copies):
+    model, frame = near_copies
+    chosen = select(model, rule="credible_sets", X=frame)
+    assert sorted(sorted(one.names) for one in chosen.sets if len(one) > 1) in (
+        [["a", "b"]],
+        [["b", "c"]],
+        [["a", "b", "c"]],
+    )
+    assert ("d",) in [one.names for one in chosen.sets]
+    for one in chosen.sets:
+        assert one.coverage >= 0.95
+        if len(one) > 1:
+            own = np.abs(np.corrcoef(frame[list(one.names)].to_numpy().T))
+            assert one.purity == pytest.approx(own.min(), abs=1e-6)
+
+
+def test_disagreeing_replicates_are_warned_of(near_copies):
+    model, _ = near_copies
+    each = model.replicate_inclusion_
+    assert each.shape == (len(model.posterior_networks_), 7)
+    assert each.mean(0) == pytest.approx(model.inclusion_)
+    with pytest.warns(UserWarning, match="the replicates disagree.*credible sets"):
+        select(model, rule="fdr", level=0.1)
+
+
+def test_drawn_columns_have_the_inclusions(near_copies):
+    model, _ = near_copies
+    drawn = sample_inputs(model)
+    assert drawn.shape == (2000, 7)
+    assert np.abs(drawn.mean(0) - model.inclusion_).max() < 4 * 0.5 / np.sqrt(2000)
+    assert np.array_equal(drawn, model.sample_inclusions())
+
+
+def test_one_replicate_is_checked_like_one_network(near_copies):
+    _, frame = near_copies
+    y = frame["b"] + frame["d"]
+    one = SparseBNNRegressor(replicates=1, epochs=300, random_state=1).fit(frame[list("abde")], y)
+    with pytest.warns(UserWarning, match="single network"):
+        assert "d" in select(one, rule="fdr").variables
+    with pytest.raises(InvalidInput, match=r"they correlate by 0\.9"):
+        select(one, rule="fdr", X=frame[list("abde")])
+
+
+def test_correlations_of_columns_with_categories():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    town = rng.choice(["a", "b", "c"], 120)
+    z = rng.standard_normal(120)
+    frame = pandas.DataFrame({"town": town, "north": (town == "b") * 1.0, "z": z, "same": 1.0})
+    model = SparseBNNClassifier(epochs=2, replicates=2).fit(frame, z > 0)
+    found = model.column_correlations(frame)
+    assert np.array_equal(found, found.T)
+    assert found[0, 1] == pytest.approx(1.0)
+    assert found[2, 1] == pytest.approx(abs(np.corrcoef(z, town == "b")[0, 1]), abs=1e-5)
+    assert not found[3].any()
+    x = model._inputs(frame)
+    places = model._encoder.column_of
+    slow = np.abs(np.corrcoef(x.T))
+    assert found[0, 2] == pytest.approx(slow[np.ix_(places == 0, places == 2)].max(), abs=1e-6)
+    assert np.array_equal(correlations(x, model._encoder), found)
+    with pytest.raises(InvalidInput, match="trained for 2 steps"):
+        model.credible_sets(frame)
+
+
+def test_duplicated_columns_form_one_set_and_constant_ones_none():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 4))
+    x = np.column_stack([x, x[:, 0], np.ones(120)])
+    model = SparseBNNRegressor(random_state=0, epochs=420, replicates=4)
+    model.fit(x, x[:, 0] + 0.5 * rng.standard_normal(120))
+    assert [set(one.members) for one in model.credible_sets(x)] == [{0, 4}]
+    assert model.inclusion_[5] == 0.0
+    assert not model.column_correlations(x)[5].any()
+
+
+def test_more_columns_than_rows_and_separated_classes():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((60, 100))
+    model = SparseBNNClassifier(random_state=0, epochs=420, replicates=3).fit(x, x[:, 2] > 0)
+    assert model.inclusion_.argmax() == 2
+    assert all(2 in one.members for one in model.credible_sets(x))
+    assert np.isfinite(model.predict_proba(100.0 * x)).all()
