@@ -245,8 +245,8 @@ class SparseBNN(Training):
         """Structure, columns in use, and effects; ``held`` are the folds of the networks that predict."""
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
         self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
-        self.inclusion_ = self.replicate_inclusion_.mean(0)
         structure = Ensemble(self.posterior_networks_, self._trained_forms)
+        self.inclusion_ = structure.inclusion(column_of, columns).mean(0)
         self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
         with one_thread():
