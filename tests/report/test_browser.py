@@ -134,6 +134,19 @@ def test_no_label_is_clipped_and_no_number_has_an_exponent(browser, tmp_path, ta
     assert len(browser.run(CLIPPED)) == 1  # the check sees a label that sticks out
 
 
+def test_the_table_of_columns_needs_no_scrolling_on_a_wide_screen(browser, tmp_path):
+    record = example(names=["number_of_customer_service_calls", "total_international_minutes"], keep=0.9)
+    path = tmp_path / "report.html"
+    path.write_text(render(record), encoding="utf-8")
+    browser.open(path, width=1200)
+    sizes = browser.run(
+        "[...document.querySelectorAll('.scroll')].filter((e) => e.innerText.includes('Stability'))"
+        ".map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert len(sizes) == 1
+    assert sizes[0][0] <= sizes[0][1]
+
+
 def test_the_slider_shows_the_strongest_connections(browser, tmp_path):
     record = example(names=[f"x{k}" for k in range(40)], keep=0.9, hidden=(20,))
     path = tmp_path / "report.html"
