@@ -42,7 +42,8 @@ _LEAST_TO_COMPARE = 30  # rows
 _MOST_STEPS = 4000
 _MOST_TIMES = 4  # so many times the planned epochs, if training does not converge before
 _UNITS = ((50,), (50, 50))
-_ROWS_FOR_TWO_LAYERS = 2000  # with fewer, a second hidden layer is not worth its time
+# With fewer rows, a second hidden layer is not worth its time.
+_ROWS_FOR_TWO_LAYERS = {"classification": 2000, "regression": 5000}
 # Classifiers of fewer rows train for a fixed number of steps, in which the Bayes posterior converges;
 # tempered networks that converge would overfit.
 _ROWS_TO_CONVERGE = 2000
@@ -204,7 +205,7 @@ def _epochs(rows: int, batch_size: int, task: str) -> int:
 def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     """The plan for a number of rows; ``given`` are the parameters of the estimator."""
     hidden = given["hidden"]
-    sizes = _UNITS[rows >= _ROWS_FOR_TWO_LAYERS] if _auto(hidden) else _sizes(hidden, owner)
+    sizes = _UNITS[rows >= _ROWS_FOR_TWO_LAYERS[task]] if _auto(hidden) else _sizes(hidden, owner)
     batch_size = given["batch_size"]
     batch_size = _batch_size(rows) if _auto(batch_size) else check_count(batch_size, "batch_size", owner)
     epochs = given["epochs"]
