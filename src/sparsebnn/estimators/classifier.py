@@ -49,8 +49,8 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     ----------
     family : "spike_slab" (LBBNN-LRT), "flow" (LBBNN-FLOW), "concrete" (LBBNN) or "gaussian" (no sparsity);
         the names "lrt", "lbbnn" and "dense" are accepted, too.
-    hidden : sizes of the hidden layers; "auto" is one layer of 50, two from 2,000 rows on. Flows have hidden
-        layers (20, 20).
+    hidden : sizes of the hidden layers; "auto" is one layer of 50, and two from 2,000 rows on (a regressor:
+        5,000). Flows have hidden layers (20, 20).
     prior_inclusion : prior probability that a weight is included.
     learning_rate : "auto" is 0.04, or 0.01 for other families and with a target density; three times the rate
         for inclusion logits.
