@@ -1,10 +1,12 @@
 """The benchmarks next to other libraries, on small simulated tables."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from studies.peers import features, survival, uci
+from studies.peers import features, survival, uci, uci_methods
 
 R = np.random.RandomState(0)
 
@@ -63,14 +65,35 @@ def test_features(method):
 def test_uci_mixtures_and_peers():
     y, means, stds = R.randn(5), R.randn(3, 5), 0.5 + R.rand(3, 5)
     expected = np.log(stats.norm(means, stds).pdf(y).mean(0))
-    np.testing.assert_allclose(uci._mixture_log_density(y, means, stds), expected)
+    np.testing.assert_allclose(uci_methods.mixture_log_density(y, means, stds), expected)
     x = R.randn(300, 2)
     target = x[:, 0] + 0.3 * R.randn(300)
-    for method in ("deep ensemble", "gradient boosting"):
+    for method in ("deep ensemble", "dense BNN", "laplace-torch", "gradient boosting"):
+        if method == "laplace-torch" and importlib.util.find_spec("laplace") is None:
+            continue
         found = uci.METHODS[method](x[:200], target[:200], x[200:], target[200:], 0)
         assert np.sqrt(((found.mean - target[200:]) ** 2).mean()) < 0.5
         assert 0.6 < ((found.low <= target[200:]) & (target[200:] <= found.high)).mean() <= 1.0
         assert found.log_density.mean() > -1.5
+
+
+def test_uci_verdicts_compare_means_over_splits():
+    def rows(method, rmse, log_likelihood, coverage):
+        each = {"data": "concrete", "method": method, "rmse": rmse, "log_likelihood": log_likelihood}
+        return [{**each, "split": s, "coverage": coverage + 0.1 * s - 0.05, "seconds": 1.0} for s in (0, 1)]
+
+    own = rows("sparsebnn", 4.824, -2.95, 0.9)
+    found = uci.verdicts([*own, *rows("deep ensemble", 5.0, -2.90, 0.8)])
+    assert found == {
+        "concrete": {
+            "rmse, MC dropout": True,  # 4.82 as published
+            "rmse, deep ensemble": True,
+            "log-likelihood, MC dropout": False,
+            "log-likelihood, deep ensemble": False,
+            "coverage": True,
+        }
+    }
+    assert "- log-likelihood, MC dropout: 0 (not on concrete)" in uci.table(own)
 
 
 @pytest.mark.slow
