@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,7 +119,9 @@ def dense_bnn(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, 
     run = sparsebnn.train(network, (data.x, data.y), likelihood=form, settings=settings, seed=seed,
                           device="cpu", progress=False)  # fmt: skip
     parts = [o for _, o in draw_outputs(run.network, data.new, 100, draws="weights", seed=seed)]
-    means, stds = run.likelihood.mean_and_std(torch.cat(parts, dim=1))
+    trained = run.likelihood
+    assert isinstance(trained, sparsebnn.likelihoods.Gaussian)
+    means, stds = trained.mean_and_std(torch.cat(parts, dim=1))
     return data.prediction(truth, means[..., 0], stds[..., 0])
 
 
@@ -139,7 +142,7 @@ def laplace(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, se
             loss.backward()
             optimizer.step()
     rows = torch.utils.data.TensorDataset(data.x, data.y[:, None])
-    posterior = Laplace(net, "regression", subset_of_weights="all", hessian_structure="full")
+    posterior: Any = Laplace(net, "regression", subset_of_weights="all", hessian_structure="full")
     posterior.fit(torch.utils.data.DataLoader(rows, batch_size=500))
     logs = torch.zeros(2, requires_grad=True)
     optimizer = torch.optim.Adam([logs], lr=1e-1)

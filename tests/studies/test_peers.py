@@ -62,6 +62,7 @@ def test_features(method):
     assert f"| {method} | {100 * row['accuracy']:.1f} ± 0.0 |" in features.table(rows)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of laplace-torch's dependencies
 def test_uci_mixtures_and_peers():
     y, means, stds = R.randn(5), R.randn(3, 5), 0.5 + R.rand(3, 5)
     expected = np.log(stats.norm(means, stds).pdf(y).mean(0))
