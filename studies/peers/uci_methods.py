@@ -141,17 +141,18 @@ def laplace(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, se
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    rows = torch.utils.data.TensorDataset(data.x, data.y[:, None])
+    net = net.double()  # the matrix is hardly positive definite in single precision
+    rows = torch.utils.data.TensorDataset(data.x.double(), data.y[:, None].double())
     posterior: Any = Laplace(net, "regression", subset_of_weights="all", hessian_structure="full")
     posterior.fit(torch.utils.data.DataLoader(rows, batch_size=500))
-    logs = torch.zeros(2, requires_grad=True)
+    logs = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([logs], lr=1e-1)
     for _ in range(100):
         loss = -posterior.log_marginal_likelihood(*logs.exp())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    parts = [posterior(rows) for rows in data.new.split(500)]
+    parts = [posterior(rows) for rows in data.new.double().split(500)]
     mean, var = (torch.cat([p[i].reshape(-1) for p in parts]) for i in (0, 1))
     std = torch.sqrt(var + posterior.sigma_noise**2)
     return data.prediction(truth, mean[None], std[None])
