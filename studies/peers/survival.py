@@ -260,7 +260,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[bool, bool]]:
     """For each data set: is our concordance within one standard error of the best, and our IBS the best?"""
     found = {}
-    for name in dict.fromkeys(row["data"] for row in rows):
+    for name in dict.fromkeys(row["data"] for row in rows if row["method"] == OURS):
         own = [row for row in rows if row["data"] == name]
         kinds = list(dict.fromkeys(row["method"] for row in own))
         scores = {k: _mean_and_error([r["concordance"] for r in own if r["method"] == k]) for k in kinds}
@@ -278,8 +278,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "| data | method | concordance | integrated Brier score | seconds a fit |",
         "| --- | --- | ---: | ---: | ---: |",
     ]
-    for name in dict.fromkeys(row["data"] for row in rows):
-        for method in dict.fromkeys(row["method"] for row in rows if row["data"] == name):
+    kinds = list(dict.fromkeys(row["method"] for row in rows))
+    kinds.sort(key=lambda kind: kind != OURS)  # ours first, whenever it was run
+    for name in [each for each in dict.fromkeys((*DATA, *(row["data"] for row in rows)))]:
+        for method in [k for k in kinds if any((r["data"], r["method"]) == (name, k) for r in rows)]:
             own = [r for r in rows if r["data"] == name and r["method"] == method]
             score, error = _mean_and_error([r["concordance"] for r in own])
             losses = [r["ibs"] for r in own if r["ibs"] is not None]

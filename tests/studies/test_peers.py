@@ -45,16 +45,16 @@ def test_survival_measures_and_verdicts():
 def test_survival_probabilities_of_cox_models_do_not_underflow():
     linear = pytest.importorskip("sksurv.linear_model")
     random = np.random.RandomState(0)
-    x = np.zeros((400, 1))
-    x[:100] = 1.0  # all of these have the event before any other row, so the coefficient diverges
+    x = np.ones((400, 1))
+    x[:100] = 0.0  # all of these have the event before any other row, so the coefficient diverges
     y = np.zeros(400, dtype=[("event", bool), ("time", float)])
-    y["event"], y["time"] = True, np.where(x[:, 0] == 1.0, random.rand(400), 1.0 + random.rand(400))
+    y["event"], y["time"] = True, np.where(x[:, 0] == 0.0, random.rand(400), 1.0 + random.rand(400))
     model = linear.CoxPHSurvivalAnalysis(alpha=1e-6).fit(x, y)
     times = np.array([1.25, 1.75])
     observed = [(y["time"][100:] > t).mean() for t in times]
     np.testing.assert_allclose(survival.survival_at(model, x[100:], times).mean(0), observed, atol=0.02)
     powers = np.stack([f(times) for f in model.predict_survival_function(x[100:])]).mean(0)
-    assert (powers == 0.0).all()  # why cumulative hazards are used
+    assert (powers < 0.5 * np.array(observed)).all()  # why cumulative hazards are used
 
 
 def test_survival_tables_are_encoded_by_training_rows():
