@@ -67,14 +67,36 @@ def test_survival_tables_are_encoded_by_training_rows():
     np.testing.assert_allclose(found[:10, 0].mean(), 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["random forest", "L1 logistic regression", "random columns"])
+@pytest.mark.parametrize("method", ["sparsebnn", "random forest", "L1 logistic regression", "random columns"])
 def test_features(method):
-    x = R.randn(200, 30).astype(np.float32)
+    x = R.randn(1000, 30).astype(np.float32)
     y = (x[:, 3] > 0).astype(int) + 2 * (x[:, 7] > 0)
-    row = features.measured("simulated", x, y, 2, 100, 0, method)
+    training, test = features.split(y, 300, 200, 0)
+    assert len(training) == 300
+    assert len(test) == 200
+    assert not set(training) & set(test)
+    row = features.measured(x, y, training, test, 2, 0, features.METHODS[method])
     assert (row["accuracy"] > 0.8) == (method != "random columns")
-    rows = [row, {**row, "seed": 1}]
+    assert row["k"] == 2
+    assert (row["own_accuracy"] is None) == (method != "sparsebnn")
+    rows = [{**row, "data": "simulated", "method": method, "seed": seed} for seed in (0, 1)]
     assert f"| {method} | {100 * row['accuracy']:.1f} ± 0.0 |" in features.table(rows)
+
+
+def test_our_network_keeps_one_of_two_equal_columns():
+    x = R.randn(600, 12).astype(np.float32)
+    x[:, 1] = x[:, 0]  # a repeated column adds nothing, though alone it is as good as the first
+    y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 5] > 0)
+    found = features.grouped(x[:400], y[:400], 2, 0)
+    assert 5 in found.columns
+    assert len({0, 1} & set(found.columns)) == 1
+    assert found.predict is not None
+    accuracy = (found.predict(x[400:]) == y[400:]).mean()
+    assert accuracy > 0.8
+    unused = np.setdiff1d(np.arange(12), found.columns)
+    changed = x[400:].copy()
+    changed[:, unused] = 0.0
+    np.testing.assert_array_equal(found.predict(changed), found.predict(x[400:]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of laplace-torch's dependencies
