@@ -183,6 +183,8 @@ def _hsic_lasso(x: np.ndarray, y: np.ndarray, k: int, seed: int) -> Chosen:
     """Block HSIC-Lasso with the package's defaults (blocks of 20 rows, 3 permutations)."""
     from pyHSICLasso import HSICLasso
 
+    if not hasattr(np.linalg, "linalg"):
+        setattr(np.linalg, "linalg", np.linalg)  # noqa: B010 - its name in NumPy 1, which the package uses
     model, state = HSICLasso(), np.random.get_state()
     np.random.seed(seed)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
