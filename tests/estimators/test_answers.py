@@ -45,6 +45,19 @@ def test_over_dispersed_counts_have_calibrated_pits(counts):
     assert stats.kstest(randomized_pit(wrong, x, y), "uniform").pvalue < 0.01
 
 
+def test_counts_with_extra_zeros_have_calibrated_pits():
+    random = np.random.RandomState(5)
+    x = random.randn(900, 2)
+    y = random.poisson(np.exp(1.0 + 0.5 * x[:, 0])) * (random.rand(900) < 0.6)
+    fits = [
+        SparseBNNRegressor(**FAST, likelihood=kind).fit(x[:500], y[:500])
+        for kind in ("zero_inflated_poisson", "poisson")
+    ]
+    right, wrong = (stats.kstest(randomized_pit(m, x[500:], y[500:]), "uniform").pvalue for m in fits)
+    assert right > 0.01
+    assert wrong < 0.01
+
+
 def test_quantiles_means_and_draws_of_counts_agree(counts):
     drawn = counts.sample_predictive(X[:5], 4000)
     mean, std = counts.predict(X[:5], return_std=True)
