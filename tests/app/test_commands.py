@@ -90,6 +90,11 @@ def test_predicting_from_standard_input_to_a_file(run):
     refused(call("predict", run / "run", run / "p.csv", "--out", out), "--force")
 
 
+def test_fit_trains_as_many_networks_as_the_estimators_do():
+    shown = re.sub(r"\s+", " ", call("fit", "--help", env={"COLUMNS": "200"}).output)
+    assert f"[default: {SparseBNNRegressor().replicates}]" in shown.split("--replicates")[1].split("--")[0]
+
+
 def test_info_says_what_the_model_is(run):
     assert "SparseBNNClassifier: 2 classes: Yes, no" in call("info", run / "run").output
     assert json.loads(call("info", run / "run", "--json").output)["class"] == "SparseBNNClassifier"

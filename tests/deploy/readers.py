@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,15 @@ def _literal(value: Any) -> str:
     if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
         return "NAN"
     return repr(float(value))
+
+
+@functools.cache
+def can_sanitize(compiler: str) -> bool:
+    """Whether a compiler is installed with its sanitizers, which are a separate package for clang."""
+    if shutil.which(compiler) is None:
+        return False
+    command = [compiler, *SANITIZED, "-x", "c", "-", "-o", "/dev/null"]
+    return subprocess.run(command, input=b"int main(void) { return 0; }", capture_output=True).returncode == 0
 
 
 def by_c(path: Path, X: Any, columns: Any, compiler: str, flags: tuple[str, ...] = SANITIZED) -> np.ndarray:

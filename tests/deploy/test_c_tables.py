@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
+from readers import SANITIZED, can_sanitize
 from torch import nn
 
 from contracts.members import generator
@@ -18,7 +19,6 @@ from sparsebnn.nn.lowering import lower
 from sparsebnn.nn.quantization import quantize
 
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror")
-SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # A program that reads rows and writes what the network makes of them: ./model PLACE ROWS
 MAIN = """
 #include <stdio.h>
@@ -62,8 +62,8 @@ NETWORKS = {
 
 def built(folder, compiler, flags, files):
     """A function of a model's place and of rows, which runs the compiled program."""
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
+    if not can_sanitize(compiler):
+        pytest.skip(f"{compiler} or its sanitizers are not installed")
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     sources = [name for name in files if name.endswith(".c")]

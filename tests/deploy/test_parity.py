@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.compaction import compact
 
 CLOSE = 1e-5
-COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
+COMPILERS = [c for c in ("gcc", "clang") if readers.can_sanitize(c)]
 FAST = {
     ("mlp spike_slab", "average"),
     ("input skip", "median"),

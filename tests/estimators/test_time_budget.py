@@ -56,7 +56,7 @@ def test_fewer_epochs_where_not_all_fit(clock):
     plan, budget = plan_of(500), Budget(10.0)
     clock.now += 1.0
     short = budget.shortened(plan, 500, Pace(0.1, 0.0, 1.0), plan_of)
-    assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=200)
+    assert short == dataclasses.replace(plan.with_settings(epochs=15), full_epochs=200, most_epochs=None)
     assert (short.planned_epochs, plan.planned_epochs) == (200, 200)
     # 800 steps, the second gone, and all of what follows.
     assert budget.needed(plan, 500, Pace(0.1, 0.0, 1.0)) == pytest.approx(1.0 + 80.0 / 0.9 + 20.0)

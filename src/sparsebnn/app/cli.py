@@ -101,9 +101,9 @@ def _app() -> Any:
         family: str = typer.Option(
             "spike_slab", help="spike_slab; flow (slower); concrete; gaussian (not sparse)."
         ),
-        epochs: int = typer.Option(None, help="Passes over the data (default: depends on its size)."),
+        epochs: int = typer.Option(None, help="Passes over the data (default: until training converges)."),
         time_budget: float = typer.Option(None, help="Limit for fitting the model, in seconds."),
-        replicates: int = typer.Option(5, help="Number of networks to train and average."),
+        replicates: int = typer.Option(8, help="Number of networks to train and average."),
         test_share: float = typer.Option(0.2, help="Share of rows held out for the measures."),
         tune: int = typer.Option(0, help="Trials of a search over settings; rerun to continue it."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),

@@ -13,6 +13,7 @@ posterior standard deviation cannot be expressed there.
 from __future__ import annotations
 
 import math
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,13 @@ def rank(count: int, coverage: float) -> int:
 def _limit(scores: np.ndarray, coverage: float) -> float:
     place = rank(len(scores), coverage)
     return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
+
+
+def _uniform(probs: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for every row: a hash of its probabilities, rounded so that batches agree."""
+    rows = np.ascontiguousarray(np.round(probs, 6) + 0.0)
+    hashes = [int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little") for row in rows]
+    return np.array(hashes, dtype=np.float64) / 2.0**64
 
 
 class _Conformal(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -201,8 +209,9 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
     Parameters as for :class:`ConformalRegressor`, less ``normalize``, and
 
     conformity : "lac", the smallest sets on average (labels above one threshold of probability); "aps",
-        adaptive sets (the most probable labels while their sum stays below a threshold, at least one), whose
-        coverage depends less on the row.
+        adaptive sets (the most probable labels while their sum stays below a threshold), whose coverage
+        depends less on the row. Whether the last label joins is decided by a number between 0 and 1 that is
+        a function of the row, so that the coverage is the stated one and not more.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(80, 2)
@@ -244,7 +253,7 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
         total = np.take_along_axis(probs, order, axis=1).cumsum(1)
         found = np.empty_like(probs)
         np.put_along_axis(found, order, total, axis=1)
-        return found
+        return found - _uniform(probs)[:, None] * probs
 
     def fit(self, X: Any, y: Any, **options: Any) -> ConformalClassifier:
         """Fit and calibrate; ``options`` of the estimator's ``fit``, such as ``sample_weight``, per row."""
@@ -280,6 +289,4 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
                 for k in range(len(strange))
             )
             found = stranger < rank(len(self.scores_), coverage)
-        if self.conformity == "aps":
-            np.put_along_axis(found, strange.mean(0).argmin(1)[:, None], True, axis=1)
         return found

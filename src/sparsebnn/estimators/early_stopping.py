@@ -171,7 +171,10 @@ class Budget:
         full, batch_size = plan.settings.epochs, plan.settings.batch_size
         fitting = steps // math.ceil(rows / batch_size)
         if fitting >= full:
-            return plan
+            if plan.most_epochs is None or fitting >= plan.most_epochs:
+                return plan
+            return dataclasses.replace(plan, most_epochs=fitting)
+        plan = dataclasses.replace(plan, most_epochs=None)
         few = min(full, _FEW_EPOCHS)
         if fitting >= few or rows <= _FEWEST_ROWS:
             short = plan.with_settings(epochs=max(plan.least_epochs, fitting))
@@ -180,7 +183,7 @@ class Budget:
         batch_size = min(kept, batch_size)
         epochs = max(plan.least_epochs, min(full, steps // math.ceil(kept / batch_size)))
         smaller = plan_of(kept).with_settings(batch_size=batch_size, epochs=epochs)
-        return dataclasses.replace(smaller, full_epochs=full, train_rows=kept)
+        return dataclasses.replace(smaller, full_epochs=full, train_rows=kept, most_epochs=None)
 
 
 # -- notes ----------------------------------------------------------------------------------------------

@@ -40,10 +40,9 @@ _TEMPERED_ROWS = 2000
 _HARDLY_TEMPERED = 0.5  # from here on, tempered replicates are not worth their time
 _LEAST_TO_COMPARE = 30  # rows
 _MOST_STEPS = 4000
-_UNITS, _ROWS_FOR_TWO_LAYERS = (
-    ((50,), (50, 50)),
-    2000,
-)  # with fewer rows a second hidden layer is not worth its time
+_MOST_TIMES = 4  # so many times the planned epochs, if training does not converge before
+_UNITS = ((50,), (50, 50))
+_ROWS_FOR_TWO_LAYERS = 2000  # with fewer, a second hidden layer is not worth its time
 _RATE, _RATE_OTHER = 4e-2, 1e-2  # of the default network, and of other families or a target density
 _RATE_NOISE = 2e-2  # where the noise depends on the row
 _TEMPERATURE_OTHER = {"classification": 0.15, "regression": 0.75}
@@ -73,6 +72,8 @@ class Plan:
     # The temperature of a second set of as many replicates, which rows left out may prefer.
     tempered: float | None = None
     tempered_rate: float = 1.0  # their learning rates, relative to those of the first set
+    # If training goes on until it converges: the most epochs. The rates decay over half of ``epochs``.
+    most_epochs: int | None = None
     # If a time budget shortened the training: the epochs planned without it, and the rows it uses.
     full_epochs: int | None = None
     train_rows: int | None = None
@@ -85,13 +86,13 @@ class Plan:
         return cls(**{**rest, "hidden": tuple(record["hidden"])}, settings=_settings(**own))
 
     def record(self) -> dict[str, Any]:
-        """As JSON values; the fields of a time budget are included only if there was one."""
+        """As JSON values; the fields of convergence and of a time budget only where they apply."""
         rates = {"logit_rate": self.settings.learning_rates["inclusion_logit"]}
         every = {**vars(self), **vars(self.settings), **rates, "hidden": list(self.hidden)}
         names = ("hidden", "family", "prior_inclusion", *_RECORDED, "replicates", "input_skip", "tempered")
         names = (*names, "tempered_rate")
-        budget = [name for name in ("full_epochs", "train_rows") if every[name] is not None]
-        return {name: every[name] for name in (*names, *budget)}
+        others = [n for n in ("most_epochs", "full_epochs", "train_rows") if every[n] is not None]
+        return {name: every[name] for name in (*names, *others)}
 
     def with_settings(self, **settings: Any) -> Plan:
         """The plan with other settings, such as ``epochs``."""
@@ -236,7 +237,10 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         warmup = min(_MOST_WARMUP, _WARMUP_STEPS / (epochs * math.ceil(rows / min(rows, batch_size))))
     settings = _settings(epochs, batch_size, rate, _LOGIT_FACTOR * rate, temperature, warmup, target)
     slower = _TEMPERED_RATE[task] if tempered is not None else 1.0
-    return Plan(sizes, family, inclusion, settings, replicates, free, tempered, slower)
+    # Noise that depends on the row is learned in a given share of the epochs.
+    fixed = not _auto(given["epochs"]) or given["early_stopping"] or given.get("noise") == "heteroscedastic"
+    most = _MOST_TIMES * epochs if free and not fixed else None
+    return Plan(sizes, family, inclusion, settings, replicates, free, tempered, slower, most)
 
 
 def _density(target: Any, epochs: int, given: dict[str, Any], owner: str) -> tuple[float, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
+from sparsebnn.estimators.convergence import CONVERGED
 from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.explanation import signed
 from sparsebnn.io.formatting import aligned
@@ -46,6 +47,8 @@ def _predictors(estimator: Any) -> list[str]:
 
 def _epochs(estimator: Any) -> str:
     done, plan = estimator.n_epochs_, estimator.plan_
+    if estimator.stopped_because_ == CONVERGED:
+        return f"{done} epochs, until it converged"
     rows = "" if plan.train_rows is None else f" on {plan.train_rows} rows"
     return (
         f"{done} epochs" if done >= plan.planned_epochs else f"{done} of {plan.planned_epochs} epochs{rows}"

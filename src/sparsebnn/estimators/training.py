@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.estimators import early_stopping, screening
+from sparsebnn.estimators import convergence, early_stopping, screening
 from sparsebnn.estimators.continuing import Continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
 from sparsebnn.estimators.ensemble import Folded, folds, linear_layers
@@ -72,6 +73,7 @@ class Training(Fitted):
         options: dict[str, Any] = {}
         if self._continued is not None:
             plan = self._continued.plan(self, plan, len(inputs))
+            plan = dataclasses.replace(plan, most_epochs=None)
             options = self._continued.options(form)
         self._fold = self._folds(plan, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
@@ -112,11 +114,13 @@ class Training(Fitted):
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
             if plan.full_epochs is not None:
                 self.stopped_because_ = "the time budget allowed no more"
-            try:
-                run = train(template, data, settings=plan.settings, callbacks=callbacks, **options)
-            except early_stopping.StopTraining as enough:
-                run, self.stopped_because_ = enough.run, enough.why
-                self.notes_ += early_stopping.cut_short(run, plan, enough.why)
+            run, why = _trained(plan, template, data, callbacks, options)
+        if why is not None:
+            self.stopped_because_ = why
+            self.notes_ += early_stopping.cut_short(run, plan, why)
+        elif plan.most_epochs is not None:
+            self.stopped_because_ = "the most epochs are done"
+            self.notes_ += [convergence.not_converged(plan.most_epochs)]
         for callback in callbacks:
             if isinstance(callback, EarlyStopping):
                 callback.restore(run)
@@ -125,7 +129,9 @@ class Training(Fitted):
             again = self._train_again(run, template, data, options, spare > time.monotonic() - began)
         if budget is None or pace is None:
             return Trained(run, 1.0 if self._continued is None else self._continued.effort, again)
-        allowed = len(run.history) if self.stopped_because_ == TimeBudget.why else plan.settings.epochs
+        allowed = plan.settings.epochs
+        if self.stopped_because_ == TimeBudget.why:
+            allowed = min(allowed, len(run.history))
         self.notes_ += early_stopping.short_of_time(plan, allowed, rows, budget.seconds, needed)
         effort = budget.effort(pace)
         self.notes_ += early_stopping.less_effort(effort, budget.seconds)
@@ -149,7 +155,7 @@ class Training(Fitted):
         narrow = network(plan, len(screen.inputs), linear_layers(template)[-1].out_features)
         data = (data[0][:, screen.inputs], *data[1:])
         sets = len(plan.temperatures) // plan.replicates
-        run = train(narrow, data, settings=plan.settings, callbacks=[screen.callback(sets)], **options)
+        run, _ = _trained(plan, narrow, data, [screen.callback(sets)], options)
         if run.stopped:
             return ()
         found = [run.replicates.unstack(k).to("cpu") for k in range(len(run.seeds))]
@@ -200,3 +206,23 @@ class Training(Fitted):
         began = time.monotonic()
         rehearse(run)
         return Pace(max(step, 1e-6), run.compile_seconds, _ALL_NETWORKS * (time.monotonic() - began))
+
+
+def _trained(
+    plan: Plan,
+    template: nn.Module,
+    data: tuple[Tensor, ...],
+    callbacks: list[Callback],
+    options: dict[str, Any],
+) -> tuple[Run, str | None]:
+    """The run of a plan, and why it ended before its last epoch, if it did."""
+    settings = plan.settings
+    if plan.most_epochs is not None:
+        plateau = convergence.Plateau(max(1, settings.epochs // 2))
+        callbacks = [*callbacks, convergence.Convergence(plateau, plan.temperatures, plan.replicates)]
+        warmup = settings.warmup * settings.epochs / plan.most_epochs
+        settings = dataclasses.replace(settings, epochs=plan.most_epochs, schedule=plateau, warmup=warmup)
+    try:
+        return train(template, data, settings=settings, callbacks=callbacks, **options), None
+    except early_stopping.StopTraining as enough:
+        return enough.run, enough.why

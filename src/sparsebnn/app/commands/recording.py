@@ -52,7 +52,7 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "density": model.density_,
         "posterior": describing.is_posterior(model),
         "effects": [] if times else describing.effect_curves(model, problem),
-        "replicates": len(model.networks_),
+        "replicates": len(model.posterior_networks_),
         "inputs": _inputs(model),
         "network": network_edges(model, problem.target),
         "curves": _curves(model),
