@@ -43,7 +43,7 @@ def files_called(act: Callable[[], Any]) -> list[str]:
 
 
 def journeys() -> dict[str, list[str]]:
-    """The three journeys: a step of two replicates of LBBNN-LRT, a whole training, an estimator's fit."""
+    """Steps of two replicates of LBBNN-LRT, a whole training, an estimator's fit."""
     x, y = torch.randn(60, 5), torch.arange(60) % 3
     settings = sparsebnn.Settings(epochs=2, batch_size=20)
     network = sparsebnn.mlp([5, 8, 3])
@@ -53,12 +53,23 @@ def journeys() -> dict[str, list[str]]:
 
     run = train()
     run._engine.begin_epoch(0)
+    # Other activations than ReLU have no written out gradients: the step goes through passes and layers.
+    general = sparsebnn.train(
+        sparsebnn.mlp([5, 8, 3], activation="tanh"),
+        (x, y),
+        settings=settings,
+        replicates=2,
+        mode="eager",
+        progress=False,
+    )
+    general._engine.begin_epoch(0)
     from sparsebnn import SparseBNNClassifier
 
     estimator = SparseBNNClassifier(epochs=2)
     fit = files_called(lambda: estimator.fit(x.numpy(), y.numpy()))
     return {
-        "one training step": files_called(lambda: run._engine.run(1)),
+        "one training step": files_called(lambda: general._engine.run(1)),
+        "one training step, dense network with ReLU": files_called(lambda: run._engine.run(1)),
         "train": files_called(train),
         "fit, estimator files": [name for name in fit if name.startswith("estimators")],
     }

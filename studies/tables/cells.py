@@ -30,7 +30,8 @@ from sparsebnn.io import saving
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Callback, Epoch, Run, train
 from sparsebnn.training.arguments import MODES
-from sparsebnn.training.settings import Settings, Steps
+from sparsebnn.training.optimizers import Steps
+from sparsebnn.training.settings import Settings
 from studies.runner import Study, count, read_rows
 from studies.tables import evaluation
 from studies.tables.paper import Cell, cell

@@ -26,7 +26,7 @@ from sparsebnn import data as datasets
 from sparsebnn.init import Uniform
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Settings, train
-from sparsebnn.training.settings import Steps
+from sparsebnn.training.optimizers import Steps
 from studies.runner import Study, arguments, fill_page
 from studies.style import COLOURS
 from studies.tables import evaluation

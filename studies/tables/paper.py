@@ -12,8 +12,9 @@ from torch import nn
 from sparsebnn.checks import check_choice, check_count
 from sparsebnn.init import Initial, Uniform
 from sparsebnn.posteriors.learned_priors import GammaPrecisionPrior, HierarchicalPrior
+from sparsebnn.training.optimizers import Constant, Steps
 from sparsebnn.training.recipes import ARCHITECTURES, PAPER_RELAXATION, Recipe, recipe
-from sparsebnn.training.settings import Constant, Settings, Steps
+from sparsebnn.training.settings import Settings
 
 __all__ = [
     "ARCHITECTURES",

@@ -474,7 +474,7 @@ def test_a_reader_that_has_seen_enough(run):
     """``sparsebnn predict run rows.csv | head -1``: no complaint."""
     words = [sys.executable, "-m", "sparsebnn", "predict", str(run / "run"), str(run / "many.csv")]
     rows = (run / "p.csv").read_text(encoding="utf-8").splitlines()
-    (run / "many.csv").write_text("\n".join([rows[0], *rows[1:] * 300]) + "\n", encoding="utf-8")
+    (run / "many.csv").write_text("\n".join([rows[0], *rows[1:] * 100]) + "\n", encoding="utf-8")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("row,")
         process.stdout.close()

@@ -13,7 +13,6 @@ from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 SHAPE = (3, 4)
 DRAWS = 40_000
 SCALE = torch.tensor([0.4, -1.3, 2.0, 1.0], dtype=torch.float64)
-WITH_INCLUSIONS = [name for name in FAMILIES if not name.startswith(("gaussian", "mnf"))]
 
 
 def inner(family):

@@ -169,32 +169,36 @@ def _fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, Any]:
 
 def _classifier(**options: Any) -> tuple[Any, Any]:
     frame = table()
-    model = SparseBNNClassifier(epochs=8, random_state=0, **options)
+    model = SparseBNNClassifier(epochs=8, n_draws=20, random_state=0, **options)
     return _fitted(model, frame, _frame_labels(frame))
 
 
 def _three_classes(**options: Any) -> tuple[Any, Any]:
     frame = table(1)
-    model = SparseBNNClassifier(epochs=8, random_state=0, **options)
+    model = SparseBNNClassifier(epochs=8, n_draws=20, random_state=0, **options)
     return _fitted(model, frame, np.arange(ROWS) % 3 + 4)
 
 
 def _regressor(**options: Any) -> tuple[Any, Any]:
     frame = table(2)
     y = 1e6 + 500.0 * frame["raw"].to_numpy() + np.random.RandomState(3).randn(ROWS)
-    return _fitted(SparseBNNRegressor(epochs=8, random_state=0, **options), frame, y)
+    return _fitted(SparseBNNRegressor(epochs=8, n_draws=20, random_state=0, **options), frame, y)
 
 
 def _array(**options: Any) -> tuple[Any, Any]:
     random = np.random.RandomState(4)
     X = random.randn(ROWS, 5)
     X[random.rand(ROWS, 5) < 0.05] = np.nan
-    return _fitted(SparseBNNClassifier(epochs=8, random_state=0, **options), X, np.arange(ROWS) % 2)
+    return _fitted(
+        SparseBNNClassifier(epochs=8, n_draws=20, random_state=0, **options), X, np.arange(ROWS) % 2
+    )
 
 
 def _targets(**options: Any) -> tuple[Any, Any]:
     X = np.random.RandomState(5).randn(ROWS, 4)
-    return _fitted(SparseBNNRegressor(epochs=8, random_state=0, **options), X, X[:, :2] * [1.0, 100.0])
+    return _fitted(
+        SparseBNNRegressor(epochs=8, n_draws=20, random_state=0, **options), X, X[:, :2] * [1.0, 100.0]
+    )
 
 
 ESTIMATORS: dict[str, Callable[[], tuple[Any, Any]]] = {

@@ -17,7 +17,7 @@ import sparsebnn
 from estimators.quick import QUICK, two_classes
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, persistence
-from sparsebnn.estimators.explanation import _slopes
+from sparsebnn.estimators.feature_selection import slopes_of
 from sparsebnn.io import storage
 from sparsebnn.selection.rules import input_inclusion
 
@@ -105,14 +105,14 @@ def test_contributions_sum_to_the_outputs(flowers):
     explained = model.explain(x[:6], n_draws=40)
     total = explained.base + explained.contributions.sum(1)
     rows = torch.from_numpy(model._inputs(x[:6]))
-    values, slopes = _slopes(model, rows, 40)
+    values, slopes = slopes_of(model, rows, 40)
     np.testing.assert_allclose(total, model.logit_scale_ * values.mean(0).numpy(), rtol=1e-9, atol=1e-9)
     assert (explained.low <= explained.contributions + 1e-12).all()
     assert slopes.shape == (40, 6, 4, 3)
     for j in range(4):
         moved = rows.clone()
         moved[:, j] += 1e-6
-        difference = (_slopes(model, moved, 40)[0] - values) / 1e-6
+        difference = (slopes_of(model, moved, 40)[0] - values) / 1e-6
         np.testing.assert_allclose(slopes[:, :, j], difference, rtol=1e-4, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""convergence.py: training ends when the objective no longer falls, whatever the number of rows."""
+"""early_stopping.py: training ends when the objective no longer falls, whatever the number of rows."""
 
 from types import SimpleNamespace
 
@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, convergence
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, early_stopping
 from sparsebnn.estimators.early_stopping import StopTraining
+from sparsebnn.estimators.plan import planned
 from sparsebnn.training import Epoch, Settings
 
 
 def ended(objective, sets=1, last=200, rows=100, per_epoch=10, decay=20):
     """The epochs of release and end, if ``objective(epoch)`` gives the nats of every replicate."""
-    plateau = convergence.Plateau(decay)
-    callback = convergence.Convergence(plateau, [1.0] * 2 * sets, 2)
+    plateau = early_stopping.Plateau(decay)
+    callback = early_stopping.Convergence(plateau, [1.0] * 2 * sets, 2)
     run = SimpleNamespace(
         settings=Settings(epochs=last, warmup=0.1), batches=SimpleNamespace(rows=rows, per_epoch=per_epoch)
     )
@@ -51,16 +52,16 @@ def test_a_replicate_that_stopped_does_not_count():
 def test_fits_converge_and_say_so():
     random = np.random.RandomState(0)
     x = random.randn(120, 3)
-    model = SparseBNNClassifier(random_state=0, replicates=2).fit(x, x[:, 0] > 0)
-    assert model.stopped_because_ == convergence.CONVERGED
+    model = SparseBNNRegressor(random_state=0, replicates=2).fit(x, x[:, 0])
+    assert model.stopped_because_ == early_stopping.CONVERGED
     assert model.n_epochs_ == len(model.history_) < model.plan_.most_epochs
     assert "until it converged" in model.summary()
-    fixed = SparseBNNClassifier(random_state=0, replicates=2, epochs=3).fit(x, x[:, 0] > 0)
+    fixed = SparseBNNRegressor(random_state=0, replicates=2, epochs=3).fit(x, x[:, 0])
     assert (fixed.n_epochs_, fixed.plan_.most_epochs) == (3, None)
 
 
 def test_a_training_that_does_not_converge_is_noted(monkeypatch):
-    monkeypatch.setattr(convergence, "_TOLERANCE", -1e9)
+    monkeypatch.setattr(early_stopping, "_TOLERANCE", -1e9)
     monkeypatch.setattr("sparsebnn.estimators.plan._STEPS", {"classification": 20, "regression": 20})
     x = np.random.RandomState(0).randn(100, 2)
     model = SparseBNNRegressor(random_state=0, replicates=2).fit(x, x[:, 0])
@@ -72,14 +73,18 @@ def test_a_training_that_does_not_converge_is_noted(monkeypatch):
     "option", [{"early_stopping": True}, {"target_density": 0.1}, {"family": "gaussian"}]
 )
 def test_fixed_lengths_stay_fixed(option):
-    from sparsebnn.estimators.plan import planned
-
     given = {**SparseBNNClassifier().get_params(), **option}
-    assert planned(given, 500, "classification", "SparseBNNClassifier").most_epochs is None
+    assert planned(given, 5000, "classification", "SparseBNNClassifier").most_epochs is None
+
+
+@pytest.mark.parametrize(("rows", "converges"), [(1999, False), (2000, True)])
+def test_small_classifications_train_for_a_fixed_number_of_steps(rows, converges):
+    plan = planned(SparseBNNClassifier().get_params(), rows, "classification", "SparseBNNClassifier")
+    assert (plan.most_epochs is not None) == converges
 
 
 def test_the_decay_starts_at_the_full_rate():
-    plateau = convergence.Plateau(decay=10)
+    plateau = early_stopping.Plateau(decay=10)
     assert plateau.factor(7, 100) == 1.0
     plateau.released.append(5)
     factors = torch.tensor([plateau.factor(epoch, 100) for epoch in range(5, 16)])

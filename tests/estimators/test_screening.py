@@ -7,7 +7,7 @@ import torch
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.estimators.plan import network, planned
-from sparsebnn.estimators.screening import Screen, screened
+from sparsebnn.estimators.training import Screen, screened
 from sparsebnn.likelihoods import Gaussian
 
 PLAN = planned(SparseBNNRegressor(hidden=(7, 6)).get_params(), 200, "regression", "test")
@@ -69,9 +69,8 @@ def curved(rows, seed):
 
 @pytest.fixture(scope="module")
 def fits():
-    return [
-        SparseBNNRegressor(random_state=0, screen=screen).fit(*curved(400, 0)) for screen in (False, True)
-    ]
+    settings = {"random_state": 0, "replicates": 3}
+    return [SparseBNNRegressor(**settings, screen=screen).fit(*curved(400, 0)) for screen in (False, True)]
 
 
 def test_it_predicts_a_curve_of_few_columns_better(fits, tmp_path):

@@ -70,9 +70,9 @@ def test_defaults(estimator, check):
 @pytest.mark.filterwarnings("ignore:.*have not converged")
 @NONE_SELECTED
 @sklearn_checks(
-    SpikeSlabRegression(n_iter=150, burn_in=50, random_state=0),
-    SpikeSlabClassifier(n_iter=150, burn_in=50, random_state=0),
-    SpikeSlabRegression(n_iter=150, burn_in=50, random_state=0, noise_std=1.0),
+    SpikeSlabRegression(n_iter=40, burn_in=20, random_state=0),
+    SpikeSlabClassifier(n_iter=40, burn_in=20, random_state=0),
+    SpikeSlabRegression(n_iter=40, burn_in=20, random_state=0, noise_std=1.0),
 )
 def test_spike_slab(estimator, check):
     check(estimator)

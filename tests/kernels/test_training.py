@@ -6,10 +6,11 @@ import torch.nn.functional as F
 
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.compiler import find_compiler
-from sparsebnn.kernels.training import Compiled, Eager, Weights
+from sparsebnn.kernels.training import Compiled, Weights
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.random import noise
 from sparsebnn.training import optimizers
+from sparsebnn.training.dense import Eager
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler was found")
 SIZES = [1, 15, 16, 17, 2047, 2048, 2049, 5000]  # around the lanes and the chunks of the loops

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 import sparsebnn
 from contracts.members import NESTED_EXAMPLE, PASSES, Nested
 from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.conversion import convert, obstacles
+from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
 from sparsebnn.nn.networks import bayesian_layers
@@ -164,7 +164,6 @@ def test_obstacles(name):
     if isinstance(module, nn.ModuleDict):
         kept = next(iter(module))
         assert [n for n, _ in bayesian_layers(convert(module, keep=[kept]))] == ["out"]
-        assert obstacles(module, keep=[kept]) == []
 
 
 @pytest.mark.parametrize(

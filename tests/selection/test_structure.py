@@ -43,7 +43,7 @@ def unknown_noise(x, y, structures, slab_var):
     return np.array(found)
 
 
-@pytest.mark.parametrize("p", [8, 12])
+@pytest.mark.parametrize("p", [8, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rho", [0.0, 0.9, 0.99])
 def test_known_noise_matches_enumeration(p, rho):
     x, f, rng = correlated(p, rho, 100)

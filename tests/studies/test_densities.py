@@ -9,7 +9,7 @@ import torch
 
 from sparsebnn.init import Uniform
 from sparsebnn.training import Settings
-from sparsebnn.training.settings import Steps
+from sparsebnn.training.optimizers import Steps
 from studies.tables import ablations, densities
 from studies.tables.paper import cell
 

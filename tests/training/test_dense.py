@@ -7,7 +7,7 @@ from sparsebnn import mlp
 from sparsebnn.checks import InvalidInput
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.compiler import find_compiler
-from sparsebnn.likelihoods import Gaussian
+from sparsebnn.likelihoods import Gaussian, NegativeBinomial, NoisyCategorical, Poisson, StudentT
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.training import Settings, train
 from sparsebnn.training.dense import DenseGradients
@@ -45,12 +45,25 @@ def trained(monkeypatch, written_out, network, likelihood, y, varied):
     return run
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
-@pytest.mark.parametrize("likelihood", ["gaussian", "categorical", "bernoulli"])
-def test_twenty_steps_are_those_of_automatic_differentiation(kind, likelihood, monkeypatch):
-    y = torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    y = {"gaussian": y, "categorical": (y * 2).long().clamp(0, 2), "bernoulli": (y > 0).double()}[likelihood]
-    network = mlp([6, 8, 5, 3 if likelihood == "categorical" else 1], dtype=torch.float64, **NETWORKS[kind])
+LIKELIHOODS = {
+    "gaussian": ("gaussian", 1, lambda y: y),
+    "categorical": ("categorical", 3, lambda y: (y * 2).long().clamp(0, 2)),
+    "bernoulli": ("bernoulli", 1, lambda y: (y > 0).double()),
+    "counts": (NegativeBinomial(2.0).double(), 1, lambda y: (2 * y).round().abs()),
+    "heavy tails": (StudentT().double(), 1, lambda y: y),
+    "wrong labels": (NoisyCategorical(3).double(), 3, lambda y: (y * 2).long().clamp(0, 2)),
+    "many zeros": (Poisson(2.0, zero_inflated=True).double(), 2, lambda y: (2 * y).round().clamp_min(0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(k, n) for k in NETWORKS for n in LIKELIHOODS if k == "a chain" or n in list(LIKELIHOODS)[:3]],
+)
+def test_twenty_steps_are_those_of_automatic_differentiation(kind, name, monkeypatch):
+    likelihood, outputs, targets = LIKELIHOODS[name]
+    y = targets(torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    network = mlp([6, 8, 5, outputs], dtype=torch.float64, **NETWORKS[kind])
     varied = {} if kind == "no inclusions" else {"weights.prior.inclusion_prob": [0.1, 0.2, 0.3]}
     one = trained(monkeypatch, True, network, likelihood, y, varied)
     other = trained(monkeypatch, False, network, likelihood, y, varied)

@@ -16,7 +16,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.posteriors import EmpiricalPrior, SpikeSlabPrior
 from sparsebnn.training import Callback, CheckpointError
-from sparsebnn.training.trainer import _digest
+from sparsebnn.training.checkpoint import _digest
 from training.runs import (
     DATA,
     FILE,

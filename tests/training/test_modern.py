@@ -9,7 +9,7 @@ from torch import nn
 import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import OneCycle, Settings, Warmup
-from sparsebnn.training.settings import Constant, Cosine
+from sparsebnn.training.optimizers import Constant, Cosine
 from training.runs import (
     ROWS,
     distance,
@@ -22,7 +22,6 @@ from training.runs import (
 )
 
 X, Y = make_data()
-TWO = {"replicates": 2, "per_replicate": {"learning_rate": [1e-2, 3e-2]}}
 
 
 class Mixed(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Cosine, Settings, Steps
-from sparsebnn.training.settings import schedule
+from sparsebnn.training.optimizers import schedule
 
 
 def test_groups_go_by_the_longest_ending():

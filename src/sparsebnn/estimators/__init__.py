@@ -18,7 +18,8 @@ from sparsebnn.estimators.classifier import SparseBNNClassifier
 from sparsebnn.estimators.columns import ColumnWarning
 from sparsebnn.estimators.conformal import ConformalClassifier, ConformalRegressor
 from sparsebnn.estimators.encoding import Encoder, Table
-from sparsebnn.estimators.explanation import Effects, Explanation, WhatIf
+from sparsebnn.estimators.explanation import Explanation, WhatIf
+from sparsebnn.estimators.feature_selection import Effects
 from sparsebnn.estimators.persistence import EstimatorError
 from sparsebnn.estimators.regressor import SparseBNNRegressor
 from sparsebnn.estimators.spike_slab import SpikeSlabClassifier, SpikeSlabRegression

@@ -21,9 +21,9 @@ from sklearn.utils.validation import (
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.columns import absent
 from sparsebnn.estimators.plan import share
 from sparsebnn.inference.metrics import entropy
+from sparsebnn.io.cells import absent
 from sparsebnn.likelihoods import (
     Bernoulli,
     Categorical,

@@ -20,11 +20,9 @@ from sparsebnn.estimators.columns import (
     Given,
     encode,
     encode_training,
-    labels,
     learn,
-    to_floats,
-    to_objects,
 )
+from sparsebnn.io.cells import labels, to_floats, to_objects
 
 __all__ = [
     "KINDS",

@@ -1,4 +1,4 @@
-r"""Which columns are in use: those that improve the predictions of unseen rows.
+r"""Which columns are in use: those that improve the predictions of unseen rows; and their average effects.
 
 A tempered posterior includes many weights, and a column counts as included as soon as one of its weights is,
 so inclusion says little about whether a column helps. The value of a column is measured on rows that the
@@ -36,14 +36,15 @@ from scipy.stats import false_discovery_control
 from torch import Tensor, nn
 
 from sparsebnn.estimators.ensemble import linear_layers
-from sparsebnn.likelihoods import Gaussian, Likelihood
+from sparsebnn.inference.explanation import slopes_of_draws
+from sparsebnn.likelihoods import Gaussian, Likelihood, StudentT
 from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior, gaussian_kl, spike_slab_kl
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
-__all__ = ["LEVEL", "Worth", "worth"]
+__all__ = ["LEVEL", "Effects", "Worth", "by_column", "effects", "in_units", "signed", "slopes_of", "worth"]
 
 LEVEL = 0.1
 _SHUFFLES = 20
@@ -54,6 +55,7 @@ _MANY_COLUMNS = 1000  # divided by the number of columns: the most draws, and ha
 _ROWS = 1000  # per network
 _LEAST_ROWS = 20
 _ROWS_TOGETHER = 4096
+BYTES = 1 << 27  # of the slopes of all draws at a time
 
 
 @dataclass(frozen=True)
@@ -275,3 +277,86 @@ def _kl(family: Any, mean_w: Tensor, inputs: Tensor) -> float:
     logit = family.inclusion_logit[:, inputs]
     each = spike_slab_kl(gaussian_kl(std, error, slab), logit, inclusion, torch.logit(rate))
     return float(each.sum())
+
+
+# -- average effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Each column's average effect over rows, with its 95% interval over draws.
+
+    For one output, ``value`` is the mean slope per standard deviation of the column, and ``direction`` its
+    sign, or "mixed" if the interval contains 0. For several outputs, and for columns with several inputs
+    (:func:`signed`), it is the mean absolute contribution and has no direction.
+    """
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    direction: tuple[str | None, ...]
+
+    def record(self) -> dict[str, Any]:
+        ends = {name: getattr(self, name).tolist() for name in ("value", "low", "high")}
+        return {**ends, "direction": list(self.direction)}
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Effects:
+        value, low, high = (np.array(record[name], dtype=np.float64) for name in ("value", "low", "high"))
+        return cls(value, low, high, tuple(record["direction"]))
+
+
+def slopes_of(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> tuple[Tensor, Tensor]:
+    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of all draws."""
+    each = -(-n_draws // len(estimator.networks_))
+    return slopes_of_draws(estimator.networks_, x, each, model, estimator._seed)
+
+
+def in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Regression: means only, in units of the target."""
+    form = estimator._likelihoods[0]
+    if not isinstance(form, Gaussian | StudentT):
+        return estimator.logit_scale_ * values, estimator.logit_scale_ * slopes
+    scale, shift = torch.from_numpy(estimator._y_std), torch.from_numpy(estimator._y_mean)
+    count = form.n_targets
+    return values[..., :count] * scale + shift, slopes[..., :count] * scale
+
+
+def by_column(estimator: Any, by_input: Tensor) -> Tensor:
+    """Sums over the inputs of a column, ``(draws, rows, inputs, outputs)`` to columns."""
+    columns = len(estimator._encoder.columns)
+    index = torch.from_numpy(estimator._encoder.column_of)
+    found = torch.zeros((*by_input.shape[:2], columns, by_input.shape[3]), dtype=by_input.dtype)
+    return found.index_add_(2, index, by_input[:, :, : len(index)])
+
+
+def signed(estimator: Any) -> np.ndarray:
+    """Which columns have an effect with a sign: one output, and one input not counting that for gaps."""
+    single = len(estimator._output_names()) == 1
+    columns = estimator._encoder.columns
+    return np.array([single and not c.codes and len(c.inputs) - c.gaps == 1 for c in columns])
+
+
+def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
+    """Average effects over encoded rows; see :class:`Effects`."""
+    rows = torch.from_numpy(x)
+    budget = BYTES // (8 * n_draws * x.shape[1] * max(1, len(estimator._output_names())) * 4)
+    rows = rows[: max(2, budget)]
+    _, slopes = in_units(estimator, *slopes_of(estimator, rows, n_draws))
+    columns = estimator._encoder.columns
+    size = by_column(estimator, slopes * rows[None, :, :, None]).abs().mean((1, 3))
+    by_slope = signed(estimator)
+    # The first input of the column; a second one only marks gaps.
+    first = np.searchsorted(estimator._encoder.column_of, np.arange(len(columns)))
+    slope = slopes[:, :, np.minimum(first, slopes.shape[2] - 1), 0].mean(1)
+    each = torch.where(torch.from_numpy(by_slope), slope, size)
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = torch.quantile(each, ends, dim=0).numpy()
+    direction = [_direction(float(a), float(b)) if s else None for a, b, s in zip(low, high, by_slope)]
+    return Effects(each.mean(0).numpy(), low, high, tuple(direction))
+
+
+def _direction(low: float, high: float) -> str | None:
+    if low == high == 0.0:
+        return None
+    return "+" if low > 0.0 else "-" if high < 0.0 else "mixed"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.ensemble import linear_layers
-from sparsebnn.estimators.explanation import Effects
+from sparsebnn.estimators.feature_selection import Effects
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.estimators.plan import network as planned_network
 from sparsebnn.inference.calibration import CentralLevels

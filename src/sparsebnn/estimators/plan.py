@@ -43,6 +43,9 @@ _MOST_STEPS = 4000
 _MOST_TIMES = 4  # so many times the planned epochs, if training does not converge before
 _UNITS = ((50,), (50, 50))
 _ROWS_FOR_TWO_LAYERS = 2000  # with fewer, a second hidden layer is not worth its time
+# Classifiers of fewer rows train for a fixed number of steps, in which the Bayes posterior converges;
+# tempered networks that converge would overfit.
+_ROWS_TO_CONVERGE = 2000
 _RATE, _RATE_OTHER = 4e-2, 1e-2  # of the default network, and of other families or a target density
 _RATE_NOISE = 2e-2  # where the noise depends on the row
 # Where outputs are far off, the gradients of their exponential are so large that Adam, which remembers them,
@@ -246,7 +249,8 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
     slower = _TEMPERED_RATE[task] if tempered is not None else 1.0
     # Noise that depends on the row is learned in a given share of the epochs.
     fixed = not _auto(given["epochs"]) or given["early_stopping"] or given.get("noise") == "heteroscedastic"
-    most = _MOST_TIMES * epochs if free and not fixed else None
+    small = task == "classification" and rows < _ROWS_TO_CONVERGE
+    most = _MOST_TIMES * epochs if free and not fixed and not small else None
     return Plan(sizes, family, inclusion, settings, replicates, free, tempered, slower, most)
 
 

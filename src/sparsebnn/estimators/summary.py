@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.checks import printable
-from sparsebnn.estimators.convergence import CONVERGED
+from sparsebnn.estimators.early_stopping import CONVERGED
 from sparsebnn.estimators.ensemble import linear_layers
-from sparsebnn.estimators.explanation import signed
+from sparsebnn.estimators.feature_selection import signed
 from sparsebnn.io.formatting import aligned
 from sparsebnn.nn.networks import prior_values
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, invalid
-from sparsebnn.estimators import convergence, early_stopping, screening
+from sparsebnn.estimators import early_stopping
 from sparsebnn.estimators.continuing import Continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.ensemble import Folded, folds, linear_layers
+from sparsebnn.estimators.ensemble import OUT, Ensemble, Folded, folds, linear_layers
 from sparsebnn.estimators.fitted import Fitted
 from sparsebnn.estimators.plan import Plan, network, planned, share
 from sparsebnn.likelihoods import Likelihood
+from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.training import Callback, Run, train
 
-__all__ = ["Trained", "Training"]
+__all__ = ["MANY_COLUMNS", "Screen", "Trained", "Training", "screened"]
 
 _FOLDS, _MANY_FOLDS = 10, 20  # of which each replicate leaves out two
 _LEAST_TO_CALIBRATE = 30
@@ -31,6 +34,9 @@ _LEAST_TO_CALIBRATE = 30
 _ROWS_TO_SPARE = 5000
 _TRIAL_STEPS = 3  # per epoch; two epochs are timed
 _ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
+MANY_COLUMNS = 30  # with fewer, a second training is not worth its time
+_LEAST_INCLUSION = 0.1
+_MOST_KEPT = 0.5  # of the columns, on average
 _REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
 
 
@@ -120,7 +126,7 @@ class Training(Fitted):
             self.notes_ += early_stopping.cut_short(run, plan, why)
         elif plan.most_epochs is not None:
             self.stopped_because_ = "the most epochs are done"
-            self.notes_ += [convergence.not_converged(plan.most_epochs)]
+            self.notes_ += [early_stopping.not_converged(plan.most_epochs)]
         for callback in callbacks:
             if isinstance(callback, EarlyStopping):
                 callback.restore(run)
@@ -145,11 +151,11 @@ class Training(Fitted):
         if self._continued is not None or not plan.input_skip:
             return ()
         if not self.screen or not has_time or self._fold is None or run.stopped:
-            self.notes_ += screening.off(columns, len(data[0]))
+            self.notes_ += _screening_is_off(columns, len(data[0]))
             return ()
         trained = [run.replicates.unstack(k).to("cpu") for k in range(plan.replicates)]
         forms = [each.likelihood for each in trained]
-        screen = screening.screened([each.network for each in trained], forms, column_of, columns)
+        screen = screened([each.network for each in trained], forms, column_of, columns)
         if screen is None:
             return ()
         narrow = network(plan, len(screen.inputs), linear_layers(template)[-1].out_features)
@@ -218,11 +224,93 @@ def _trained(
     """The run of a plan, and why it ended before its last epoch, if it did."""
     settings = plan.settings
     if plan.most_epochs is not None:
-        plateau = convergence.Plateau(max(1, settings.epochs // 2))
-        callbacks = [*callbacks, convergence.Convergence(plateau, plan.temperatures, plan.replicates)]
+        plateau = early_stopping.Plateau(max(1, settings.epochs // 2))
+        callbacks = [*callbacks, early_stopping.Convergence(plateau, plan.temperatures, plan.replicates)]
         warmup = settings.warmup * settings.epochs / plan.most_epochs
         settings = dataclasses.replace(settings, epochs=plan.most_epochs, schedule=plateau, warmup=warmup)
     try:
         return train(template, data, settings=settings, callbacks=callbacks, **options), None
     except early_stopping.StopTraining as enough:
         return enough.run, enough.why
+
+
+# -- screening ------------------------------------------------------------------------------------------
+# A network of many columns spends much of its evidence on telling useless columns from useful ones.
+# Replicate k therefore trains again on the columns that it includes with a probability above a tenth. Only
+# the rows that it trains on decide about them, so it predicts the rows that it leaves out as honestly as
+# before, and these rows decide which networks predict.
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The inputs that each replicate keeps, ``(replicates, inputs)``."""
+
+    kept: Tensor
+    columns: int  # that any replicate keeps
+
+    @property
+    def inputs(self) -> Tensor:
+        """The places of the inputs that any replicate keeps: the inputs of the second training."""
+        return torch.nonzero(self.kept.any(0)).flatten()
+
+    def callback(self, sets: int) -> Callback:
+        """Excludes, from the start, what a replicate does not keep; ``sets`` of replicates train."""
+        return _Excluded(~self.kept[:, self.inputs].repeat(sets, 1))
+
+    @torch.no_grad()
+    def widened(self, network: nn.Module, like: nn.Module) -> nn.Module:
+        """A network of the second training in the shape of one with all inputs, which it does not use."""
+        found, at, inputs = copy.deepcopy(like).eval(), self.inputs, self.kept.shape[1]
+        own = network.state_dict()
+        for name, wide in found.state_dict().items():
+            narrow = own[name].to(wide)
+            if wide.shape == narrow.shape:
+                wide.copy_(narrow)
+                continue
+            units = wide.shape[-1] - inputs  # of the layer before; the inputs follow
+            wide[:, units:] = OUT if name.endswith("inclusion_logit") else 0.0
+            wide[:, :units] = narrow[:, :units]
+            wide[:, units + at] = narrow[:, units:]
+        setattr(found, NO_POSTERIOR, "that was trained on columns chosen before")
+        return found
+
+
+class _Excluded(Callback):
+    def __init__(self, out: Tensor) -> None:
+        self.out = out
+
+    @torch.no_grad()
+    def on_train_start(self, run: Run) -> None:
+        inputs = self.out.shape[1]
+        for name, values in run.replicates.parameters.items():
+            if name.endswith("inclusion_logit"):
+                # At such a logit gradients vanish, and the weight stays out.
+                values[:, :, -inputs:].masked_fill_(self.out[:, None].to(values.device), OUT)
+
+
+def screened(
+    networks: Sequence[nn.Module], forms: Sequence[Likelihood], column_of: np.ndarray, columns: int
+) -> Screen | None:
+    """What each network keeps; None where that is nearly everything, or nothing."""
+    if columns < MANY_COLUMNS:
+        return None
+    inclusion = Ensemble(networks, forms).inclusion(column_of, columns)
+    kept = inclusion > _LEAST_INCLUSION
+    # A replicate that found nothing keeps the most probable column, so that it can train.
+    kept[np.arange(len(kept)), inclusion.argmax(1)] = True
+    if kept.mean() > _MOST_KEPT:
+        return None
+    return Screen(torch.from_numpy(kept[:, column_of]), int(kept.any(0).sum()))
+
+
+def _screening_is_off(columns: int, rows: int) -> list[str]:
+    """A note and a warning if screening is off although columns outnumber the rows."""
+    if columns <= max(rows, MANY_COLUMNS):
+        return []
+    note = (
+        f"There are {columns} columns and {rows} rows, and the networks were not trained again on the "
+        "columns that they include, which often predicts better: it takes screen=True, several replicates "
+        "without early stopping, and enough time."
+    )
+    warnings.warn(note, UserWarning, stacklevel=6)
+    return [note]

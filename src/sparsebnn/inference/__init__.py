@@ -1,6 +1,7 @@
 """From a trained network to predictions: sampling, predictive distributions, calibration, metrics."""
 
-from sparsebnn.inference.explanation import Explanation, WhatIf, explain, what_if
+from sparsebnn.inference.curves import WhatIf, what_if
+from sparsebnn.inference.explanation import Explanation, explain
 from sparsebnn.inference.mixture import Mixture, mixture
 from sparsebnn.inference.prediction import (
     ClassPrediction,

@@ -1,4 +1,4 @@
-r"""Why a network predicts what it does: contributions of inputs and what-if curves, with intervals.
+r"""Why a network predicts what it does: contributions of inputs, with intervals.
 
 A network with given weights and piecewise linear activations (ReLU, LeakyReLU, maximum pools) is linear
 around each row x:
@@ -23,19 +23,16 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_number, check_seed, check_tensor, invalid
-from sparsebnn.inference.sampling import draw_outputs
 from sparsebnn.io.formatting import aligned
-from sparsebnn.likelihoods import Likelihood
-from sparsebnn.likelihoods.base import ClassLikelihood
 from sparsebnn.nn.passes import MedianPass, WeightPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer, logistics, normals, seed_tensor, stream_id
 
-__all__ = ["Explanation", "WhatIf", "explain", "what_if"]
+__all__ = ["Explanation", "explain"]
 
 _NORMAL = stream_id("explanation normal")
 _LOGISTIC = stream_id("explanation logistic")
 _BYTES = 1 << 27
-_COLORS = ("#2f6fb2", "#c8553d")
+COLORS = ("#2f6fb2", "#c8553d")
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class Explanation:
         """A pandas frame with a line for every row, input and output."""
         rows, inputs, outputs = self.contributions.shape
         index = np.indices((rows, inputs, outputs)).reshape(3, -1)
-        return _frame(
+        return frame_of(
             {
                 "row": index[0],
                 "input": np.array(self.names, dtype=object)[index[1]],
@@ -129,63 +126,20 @@ class Explanation:
         """Bars: the contributions to one row with their intervals, or without ``row`` the importance."""
         values = self.importance if row is None else self.contributions[row, :, output]
         order = np.argsort(-np.abs(values))[:most][::-1]
-        axis = _axis(axis, (5.0, 0.3 * len(order) + 1.0))
+        axis = axis_of(axis, (5.0, 0.3 * len(order) + 1.0))
         ends = None
         if row is not None:
             low, high = self.low[row, order, output], self.high[row, order, output]
             ends = np.maximum([values[order] - low, high - values[order]], 0.0)
-        colors = [_COLORS[int(value < 0.0)] for value in values[order]]
+        colors = [COLORS[int(value < 0.0)] for value in values[order]]
         axis.barh(range(len(order)), values[order], color=colors, xerr=ends, ecolor="#444444", capsize=2)
         axis.set_yticks(range(len(order)), [self.names[j] for j in order])
         what = "mean absolute contribution" if row is None else f"contribution to {self.outputs[output]}"
         axis.set_xlabel(what)
-        return _finished(axis, path)
+        return finished(axis, path)
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """Predictions along one or two inputs, the others as they are, averaged over the given rows.
-
-    ``grid`` has the values of each of the inputs ``names``; ``mean``, ``low`` and ``high`` have shape
-    ``(values, outputs)`` or ``(values of the first, of the second, outputs)``: mean and interval over draws.
-    """
-
-    names: tuple[str, ...]
-    outputs: tuple[str, ...]
-    grid: tuple[np.ndarray, ...]
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    level: float
-
-    def frame(self) -> Any:
-        """A pandas frame with a line for every point of the grid and output."""
-        index = np.indices(self.mean.shape).reshape(self.mean.ndim, -1)
-        values = {name: grid[i] for name, grid, i in zip(self.names, self.grid, index)}
-        numbers = {name: getattr(self, name).reshape(-1) for name in ("mean", "low", "high")}
-        return _frame({**values, "output": np.array(self.outputs, dtype=object)[index[-1]], **numbers})
-
-    def plot(self, output: int = -1, path: str | Path | None = None, axis: Any = None) -> Any:
-        """A line with its band, or for two inputs a map of the mean."""
-        axis = _axis(axis, (4.5, 3.0))
-        mean, low, high = (each[..., output] for each in (self.mean, self.low, self.high))
-        axis.set_xlabel(self.names[0])
-        if len(self.grid) == 2:
-            shown = axis.pcolormesh(*self.grid, mean.T, shading="nearest")
-            axis.figure.colorbar(shown, ax=axis, label=self.outputs[output])
-            axis.set_ylabel(self.names[1])
-            return _finished(axis, path)
-        if self.grid[0].dtype == object:
-            axis.errorbar(range(len(mean)), mean, [mean - low, high - mean], fmt="o", color=_COLORS[0])
-            axis.set_xticks(range(len(mean)), self.grid[0])
-        else:
-            axis.plot(self.grid[0], mean, color=_COLORS[0])
-            axis.fill_between(self.grid[0], low, high, color=_COLORS[0], alpha=0.25, linewidth=0)
-        axis.set_ylabel(self.outputs[output])
-        return _finished(axis, path)
-
-
-def _frame(columns: dict[str, Any]) -> Any:
+def frame_of(columns: dict[str, Any]) -> Any:
     try:
         import pandas as pd
     except ImportError as missing:
@@ -193,7 +147,7 @@ def _frame(columns: dict[str, Any]) -> Any:
     return pd.DataFrame(columns)
 
 
-def _axis(axis: Any, size: tuple[float, float]) -> Any:
+def axis_of(axis: Any, size: tuple[float, float]) -> Any:
     if axis is not None:
         return axis
     try:
@@ -203,7 +157,7 @@ def _axis(axis: Any, size: tuple[float, float]) -> Any:
     return Figure(figsize=size, layout="constrained").subplots()
 
 
-def _finished(axis: Any, path: str | Path | None) -> Any:
+def finished(axis: Any, path: str | Path | None) -> Any:
     axis.spines[["top", "right"]].set_visible(False)
     if path is not None:
         axis.figure.savefig(path, dpi=110)
@@ -258,7 +212,7 @@ def check_level(level: float, owner: str) -> float:
     return check_number(level, "level", owner, "strictly between 0 and 1", lambda value: 0.0 < value < 1.0)
 
 
-def _networks(network: Any, owner: str) -> list[nn.Module]:
+def networks_of(network: Any, owner: str) -> list[nn.Module]:
     """A module, the replicates of a run, or a list of modules; each on the CPU in ``eval`` mode."""
     found = getattr(network, "networks", network)
     listed = [found] if isinstance(found, nn.Module) else list(found) if isinstance(found, Sequence) else []
@@ -268,14 +222,14 @@ def _networks(network: Any, owner: str) -> list[nn.Module]:
     return [copy.deepcopy(each).cpu().eval() for each in listed]
 
 
-def _named(names: Sequence[str] | None, count: int, what: str, prefix: str, owner: str) -> tuple[str, ...]:
+def named(names: Sequence[str] | None, count: int, what: str, prefix: str, owner: str) -> tuple[str, ...]:
     found = tuple(f"{prefix}{i}" for i in range(count)) if names is None else tuple(map(str, names))
     if len(found) != count:
         raise invalid(what, owner, f"{count} names", f"{len(found)}")
     return found
 
 
-def _rows(x: Any, owner: str) -> Tensor:
+def rows_of(x: Any, owner: str) -> Tensor:
     rows = check_tensor(x, "x", owner).detach().cpu().double()
     if rows.dim() < 2 or not len(rows):
         raise invalid("x", owner, "of shape (rows, …)", f"shape {tuple(rows.shape)}")
@@ -321,7 +275,7 @@ def explain(
     check_choice(model, ("average", "median"), "model", "explain")
     check_level(level, "explain")
     check_seed(seed, "seed", "explain")
-    networks, rows = _networks(network, "explain"), _rows(x, "explain")
+    networks, rows = networks_of(network, "explain"), rows_of(x, "explain")
     start = torch.zeros_like(rows[0]) if reference is None else _reference(reference, rows)
     count = _outputs_of(networks[0], rows)
     chosen = _which(output, count, "explain")
@@ -333,8 +287,8 @@ def explain(
         given = (slopes * (part - start)[None, ..., None]).flatten(2, -2)
         parts.append((*interval(given, level), (values - given.sum(2)).mean(0)))
     mean, low, high, base = (torch.cat(found).numpy() for found in zip(*parts))
-    every = _named(outputs, count, "outputs", "output ", "explain")
-    columns = _named(names, rows[0].numel(), "names", "x", "explain")
+    every = named(outputs, count, "outputs", "output ", "explain")
+    columns = named(names, rows[0].numel(), "names", "x", "explain")
     return Explanation(columns, tuple(every[i] for i in chosen), mean, low, high, base, level)
 
 
@@ -353,83 +307,3 @@ def _outputs_of(network: nn.Module, rows: Tensor) -> int:
     if y.dim() != 2:
         raise invalid("network", "explain", "one with outputs of shape (rows, outputs)", tuple(y.shape))
     return int(y.shape[1])
-
-
-@torch.no_grad()
-def what_if(
-    network: Any,
-    x: Any,
-    inputs: int | Sequence[int],
-    *,
-    grid: Any = None,
-    points: int = 30,
-    likelihood: Likelihood | None = None,
-    n_draws: int = 100,
-    level: float = 0.9,
-    model: str = "average",
-    names: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    seed: int = 0,
-) -> WhatIf:
-    """What the network would predict for these rows if one or two inputs had other values.
-
-    ``x`` is one row or several, over which every draw is averaged. ``grid`` has the values of the input, or
-    one array for each of two; by default ``points`` values from the smallest to the largest in ``x``. With a
-    ``likelihood`` the curves are class probabilities or means, otherwise outputs of the network.
-
-    >>> import sparsebnn
-    >>> network = sparsebnn.mlp([3, 4, 1])
-    >>> curve = what_if(network, torch.randn(20, 3), 1, points=5, n_draws=10)
-    >>> curve.grid[0].shape, curve.mean.shape
-    ((5,), (5, 1))
-    """
-    networks, rows = _networks(network, "what_if"), _rows(x, "what_if")
-    check_level(level, "what_if")
-    if rows.dim() != 2:
-        raise invalid("x", "what_if", "of shape (rows, inputs)", f"shape {tuple(rows.shape)}")
-    chosen = [inputs] if isinstance(inputs, int) else list(inputs)
-    width = rows.shape[1]
-    if len(chosen) not in (1, 2) or not all(isinstance(i, int) and -width <= i < width for i in chosen):
-        raise invalid("inputs", "what_if", f"one or two numbers of {width} inputs", repr(inputs))
-    values = grids(grid, [rows[:, i].numpy() for i in chosen], points, "what_if")
-    mesh = np.meshgrid(*values, indexing="ij")
-    changed = rows.repeat(mesh[0].size, 1)
-    for i, at in zip(chosen, mesh):
-        changed[:, i] = torch.from_numpy(at.reshape(-1).astype(np.float64)).repeat_interleave(len(rows))
-    each = -(-check_count(n_draws, "n_draws", "what_if") // len(networks))
-    draws = torch.cat([_predicted(own, changed, each, model, seed, likelihood) for own in networks])
-    averaged = draws.unflatten(1, (*mesh[0].shape, len(rows))).mean(-2)
-    every = _named(outputs, averaged.shape[-1], "outputs", "output ", "what_if")
-    columns = _named(names, width, "names", "x", "what_if")
-    mean, low, high = (part.numpy() for part in interval(averaged, level))
-    return WhatIf(tuple(columns[i] for i in chosen), every, tuple(values), mean, low, high, level)
-
-
-def _predicted(
-    network: nn.Module, x: Tensor, n_draws: int, model: str, seed: int, likelihood: Likelihood | None
-) -> Tensor:
-    """``(draws, rows, outputs)`` in double precision, on the scale of the targets with a likelihood."""
-    network = network.double()
-    parts = draw_outputs(network, x, n_draws, model=model, draws="weights", seed=seed)
-    outputs = torch.cat([part.reshape(*part.shape[:2], -1) for _, part in parts], 1)
-    if likelihood is None:
-        return outputs
-    form = copy.deepcopy(likelihood).cpu().double()
-    return (form.probs(outputs) if isinstance(form, ClassLikelihood) else form.mean(outputs)).detach()
-
-
-def grids(given: Any, values: Sequence[np.ndarray], points: int, owner: str) -> list[np.ndarray]:
-    """The values along each input: those given, or a regular grid from the smallest to the largest."""
-    check_count(points, "points", owner, least=2)
-    if given is not None:
-        listed = [given] if len(values) == 1 else list(given)
-        if len(listed) != len(values) or not all(np.ndim(each) == 1 and len(each) for each in listed):
-            raise invalid("grid", owner, "values of the input, or such a list for each of two", repr(given))
-        return [np.asarray(each) for each in listed]
-    found = []
-    for each in values:
-        low, high = np.nanmin(each), np.nanmax(each)
-        if not low < high:
-            raise invalid("grid", owner, "given if the rows have a single value of an input", "None")
-        found.append(np.linspace(low, high, points))
-    return found

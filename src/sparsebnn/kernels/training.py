@@ -1,4 +1,4 @@
-r"""The elementwise parts of a training step of dense networks, twice: in PyTorch, and by compiled loops.
+r"""The elementwise parts of a training step of dense networks, by compiled loops.
 
 PyTorch runs them operation by operation, some ninety in a step of a small network, and each costs more to
 start than to do. ``training.c`` does each in one pass. Tensors are stacked, ``(K, …)``; compiled loops take
@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sparsebnn.kernels.compiler import library
 
-__all__ = ["Compiled", "Eager", "Weights", "adam", "available", "finite", "normals"]
+__all__ = ["Compiled", "Weights", "adam", "available", "finite", "normals"]
 
 _SOURCE = Path(__file__).with_name("training.c")
 _CHUNK = 2048  # SB_CHUNK of the C source
@@ -71,100 +70,8 @@ class Weights(NamedTuple):
     strengths: tuple[float | None, float | None, float] = (None, None, 1.0)
 
 
-class Eager:
-    """In PyTorch, on any device and in any precision."""
-
-    @staticmethod
-    def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:
-        """Mean and variance of the weights, and what :meth:`gradients` wants to know again."""
-        std = F.softplus(w.raw_std)
-        if w.logit is None:
-            return w.mean, std * std, (std, None)
-        inclusion, exclusion = torch.sigmoid(w.logit), torch.sigmoid(-w.logit)
-        first = inclusion * w.mean
-        return first, inclusion * (std * std) + exclusion * (first * w.mean), (std, inclusion)
-
-    @staticmethod
-    def gradients(
-        w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        """Gradients by mean, raw_std and logit from those by the moments, which are overwritten; and the KL.
-
-        ``share`` is what the KL counts.
-        """
-        (std, inclusion), mean = known, w.mean
-        share = share.view(-1, *[1] * (mean.dim() - 1))
-        error, square = mean - w.prior_mean, std * std
-        prior_std, prior_logit = Eager._prior(w, inclusion, square + error * error)
-        var = prior_std**2
-        slab = torch.log(prior_std) - torch.log(std.clamp_min(torch.finfo(std.dtype).tiny)) - 0.5
-        slab = slab + (square + error * error) / (2.0 * var)
-        by_std = (2.0 * std * by_var + share * (std / var - 1.0 / std)) * torch.sigmoid(w.raw_std)
-        if w.logit is None:
-            return [by_mean + share * error / var, by_std], slab.flatten(1).sum(1)
-        exclusion, cost = torch.sigmoid(-w.logit), slab + w.logit - prior_logit
-        by_inclusion = by_mean * mean + by_var * (square + (exclusion - inclusion) * (mean * mean))
-        kl = inclusion * cost + F.softplus(prior_logit) - F.softplus(w.logit)
-        found = [
-            inclusion * (by_mean + 2.0 * exclusion * mean * by_var + share * error / var),
-            inclusion * by_std,
-            (by_inclusion + share * cost) * inclusion * exclusion,
-        ]
-        return found, kl.flatten(1).sum(1)
-
-    @staticmethod
-    def _prior(w: Weights, inclusion: Tensor | None, squares: Tensor) -> tuple[Tensor, Tensor]:
-        """The prior's std and inclusion logit; what it learns, it learns here."""
-        std, prob = w.prior_std, w.prior_inclusion
-        if inclusion is None or prob is None:
-            return std, std
-        strength, kept, most = w.strengths
-        axes = tuple(range(1, inclusion.dim()))
-        if strength is not None:
-            total = strength * std**2 + (inclusion * squares).sum(axes, keepdim=True)
-            std = torch.sqrt(total / (strength + inclusion.sum(axes, keepdim=True)))
-        if kept is not None:
-            prob = ((kept * prob + inclusion.mean(axes, keepdim=True)) / (1.0 + kept)).clamp_max(most)
-        return std, torch.logit(prob)
-
-    @staticmethod
-    def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
-        """mean ← mean + √var · noise and var ← √var; a replicate's noise begins at ``start`` in its row."""
-        var.clamp_(min=least).sqrt_()
-        mean.addcmul_(var, Eager._noise(noise, start, mean))
-
-    @staticmethod
-    def _noise(noise: Tensor, start: int, like: Tensor) -> Tensor:
-        return noise[:, start : start + like[0].numel()].reshape(like.shape)
-
-    @staticmethod
-    def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The inputs of the next layer, rectified outputs and then x, and their squares."""
-        z = outputs.relu() if x is None else torch.cat([outputs.relu(), x], -1)
-        return z, z * z
-
-    @staticmethod
-    def slopes(
-        by_mean: Tensor,
-        by_var: Tensor | None,
-        outputs: Tensor,
-        std: Tensor,
-        noise: Tensor,
-        start: int,
-        least: float,
-    ) -> Tensor:
-        """The gradient by the outputs, in the place of ``by_mean``; the result is that · noise / (2 std).
-
-        Below the last layer it is (by_mean + 2 · output · by_var) where the output is above 0.
-        """
-        if by_var is not None:
-            by_mean.addcmul_(outputs, by_var, value=2.0).mul_(outputs > 0.0)
-        noisy = by_mean * Eager._noise(noise, start, by_mean) / (2.0 * std)
-        return torch.where(std > least, noisy, 0.0)
-
-
-class Compiled(Eager):
-    """By the loops of ``training.c``."""
+class Compiled:
+    """The elementwise parts of a step; ``sparsebnn.training.dense.Eager`` says what each of them is."""
 
     @staticmethod
     def takes(w: Weights) -> bool:

@@ -101,7 +101,7 @@ class NoisyCategorical(Categorical):
         return torch.exp(self._log_probs(outputs))
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
-        wrong = 0.5 * torch.sigmoid(self.raw_rate)
+        wrong = 0.5 * torch.sigmoid(self.raw_rate).unsqueeze(-1)  # an axis of classes
         log_p = F.log_softmax(outputs, -1)
         others = torch.log(-torch.expm1(log_p.clamp_max(-1e-12))) - math.log(self.n_classes - 1)
         return torch.logaddexp(torch.log1p(-wrong) + log_p, torch.log(wrong) + others)

@@ -88,13 +88,14 @@ class _Counts(Likelihood):
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         if self.exposure:
             outputs = self.with_exposure(outputs, y[..., 1])
-        count = y[..., :1]
-        found = self._log_prob(self._log_rates(outputs), count)
+        # Without an axis of targets, so that parameters (K, 1) of K replicates broadcast to their rows.
+        count = y[..., 0]
+        found = self._log_prob((self.log_rate + outputs[..., 0]).clamp_max(_MOST), count)
         if self.zero_inflated:
-            logit = self.zero_logit + outputs[..., 1:]
+            logit = self.zero_logit + outputs[..., 1]
             counted = F.logsigmoid(-logit) + found
             found = torch.where(count == 0, torch.logaddexp(F.logsigmoid(logit), counted), counted)
-        return -found.squeeze(-1)
+        return -found
 
     def _zero_prob(self, outputs: Tensor) -> Tensor | float:
         return torch.sigmoid(self.zero_logit + outputs[..., 1:]) if self.zero_inflated else 0.0

@@ -139,6 +139,7 @@ class StudentT(Likelihood):
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         scale, df = self.scale_and_df()
+        df = df.unsqueeze(-1)  # an axis of targets, also for the (K, 1) values of K replicates
         constant = torch.lgamma(0.5 * df) - torch.lgamma(0.5 * df + 0.5) + 0.5 * torch.log(math.pi * df)
         spread = 0.5 * (df + 1.0) * torch.log1p(((y - outputs) / scale) ** 2 / df)
         return (constant + torch.log(scale) + spread).sum(-1)

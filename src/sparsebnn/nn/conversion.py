@@ -8,14 +8,12 @@ from collections.abc import Collection
 from typing import Any
 
 from torch import nn
-from torch.nn.utils import parametrize
 
 from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import KEPT
+from sparsebnn.nn.networks import KEPT, altered, obstacles
 
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _OPAQUE = (
     nn.MultiheadAttention,
     nn.RNNBase,
@@ -30,22 +28,11 @@ _OPAQUE = (
 )
 
 
-def _altered(name: str, module: nn.Module) -> str | None:
-    """Why the weights of this one module are not its own, or None."""
-    kind = type(module).__name__
-    if parametrize.is_parametrized(module):
-        return f"{name} ({kind}) has a parametrization; remove it first with remove_parametrizations"
-    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-    if "WeightNorm" in hooks or "SpectralNorm" in hooks:
-        return f"{name} ({kind}) has a weight or spectral norm hook; remove it first"
-    return None
-
-
 def _why_not(name: str, module: nn.Module) -> str | None:
     """Why this one module cannot be converted, or None."""
-    kind, altered = type(module).__name__, _altered(name, module)
-    if altered is not None:
-        return altered
+    kind, reason = type(module).__name__, altered(name, module)
+    if reason is not None:
+        return reason
     if isinstance(module, nn.TransformerEncoderLayer | nn.MultiheadAttention):
         return f"{name} ({kind}) reads its projections' weights without calling their forward"
     if isinstance(module, _OPAQUE):
@@ -57,56 +44,6 @@ def _why_not(name: str, module: nn.Module) -> str | None:
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
         return f"{name} ({kind}) has hooks, which would be lost; remove them first"
     return None
-
-
-def _of_norms(name: str, module: nn.Module, replicated: bool) -> str | None:
-    """Why this normalization cannot be converted around, or replicated, or None."""
-    if not isinstance(module, _NORMS):
-        return None
-    kind, batch = type(module).__name__, isinstance(module, nn.modules.batchnorm._BatchNorm)
-    if module.track_running_stats and module.training and not batch:
-        return (
-            f"{name} ({kind}) updates running statistics, which replicates cannot share; "
-            "call .eval() on it, or use GroupNorm or LayerNorm"
-        )
-    mixes = batch and not module.track_running_stats
-    if mixes and replicated:
-        return (
-            f"{name} ({kind}) mixes the rows of a batch, also those that only fill it up; "
-            "use GroupNorm or LayerNorm"
-        )
-    return None
-
-
-def _within(name: str, outer: Collection[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in outer if one)
-
-
-def obstacles(module: nn.Module, keep: Collection[str] = (), replicated: bool = False) -> list[str]:
-    """What in ``module`` cannot be converted, one sentence each; or what cannot be replicated.
-
-    What is kept need not be convertible. To be replicated nothing need be: no module may share statistics or
-    weights, and what was not kept must have its weights to itself.
-    """
-    found: list[str] = []
-    opaque: list[str] = []
-    owners: dict[int, tuple[nn.Module, str, bool]] = {}
-    for name, part in module.named_modules(remove_duplicate=False):
-        label, stays = name or "the module itself", _within(name, keep)
-        if _within(name, opaque):
-            continue
-        reason = None if stays else (_altered if replicated else _why_not)(label, part)
-        if reason is None and (replicated or not stays):
-            reason = _of_norms(label, part, replicated)
-        if reason is not None:
-            found.append(reason)
-            opaque.append(name)
-            continue
-        for own, parameter in part.named_parameters(recurse=False):
-            first, where, first_stays = owners.setdefault(id(parameter), (part, f"{label}.{own}", stays))
-            if first is not part and (replicated or not (stays and first_stays)):
-                found.append(f"{label}.{own} is tied to {where}")
-    return found
 
 
 def _bayesian(layer: nn.Module, pretrained: bool, options: dict[str, Any]) -> BayesianLayer:
@@ -169,7 +106,7 @@ def convert(
     ['0', '2']
     """
     _check(module, keep)
-    found = obstacles(module, keep)
+    found = obstacles(module, keep, _why_not)
     if found:
         raise InvalidInput(
             f"The 'module' of convert must be made of convertible parts. Got {type(module).__name__} "

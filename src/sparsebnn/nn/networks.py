@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.nn.convolutions import Conv2d
@@ -17,9 +18,11 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior, HierarchicalPrio
 
 # The mark of modules that a conversion left as they are.
 KEPT = "kept_by_convert"
-# Why the inclusions of a trained network are no posterior probabilities; None, or not there: they are.
+# The attribute that says why the inclusions of a trained network are not posterior probabilities; None or
+# missing if they are.
 NO_POSTERIOR = "inclusions_are_no_posterior"
 _GENERATOR = threading.Lock()
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 # From so many inputs on, two products are faster than one of a copy (benchmarks/input_skip.py): the inputs
 # need no gradient.
 _JOINED = 128
@@ -161,6 +164,72 @@ def bayesian_layers(network: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
 def kept(network: nn.Module) -> list[str]:
     """The names of the submodules that ``convert`` kept because of ``keep``."""
     return [name for name, part in network.named_modules() if getattr(part, KEPT, False)]
+
+
+def altered(name: str, module: nn.Module) -> str | None:
+    """Why the weights of this one module are not its own, or None."""
+    kind = type(module).__name__
+    if parametrize.is_parametrized(module):
+        return f"{name} ({kind}) has a parametrization; remove it first with remove_parametrizations"
+    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+    if "WeightNorm" in hooks or "SpectralNorm" in hooks:
+        return f"{name} ({kind}) has a weight or spectral norm hook; remove it first"
+    return None
+
+
+def _of_norms(name: str, module: nn.Module, replicated: bool) -> str | None:
+    """Why this normalization cannot be converted around, or replicated, or None."""
+    if not isinstance(module, _NORMS):
+        return None
+    kind, batch = type(module).__name__, isinstance(module, nn.modules.batchnorm._BatchNorm)
+    if module.track_running_stats and module.training and not batch:
+        return (
+            f"{name} ({kind}) updates running statistics, which replicates cannot share; "
+            "call .eval() on it, or use GroupNorm or LayerNorm"
+        )
+    mixes = batch and not module.track_running_stats
+    if mixes and replicated:
+        return (
+            f"{name} ({kind}) mixes the rows of a batch, also those that only fill it up; "
+            "use GroupNorm or LayerNorm"
+        )
+    return None
+
+
+def _within(name: str, outer: Collection[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in outer if one)
+
+
+def obstacles(
+    module: nn.Module,
+    keep: Collection[str] = (),
+    why_not: Callable[[str, nn.Module], str | None] | None = None,
+) -> list[str]:
+    """What in ``module`` cannot be replicated, one sentence each; with ``why_not``, what cannot be converted.
+
+    What is kept need not be convertible. To be replicated nothing need be: no module may share statistics or
+    weights, and what was not kept must have its weights to itself.
+    """
+    found: list[str] = []
+    opaque: list[str] = []
+    replicated = why_not is None
+    owners: dict[int, tuple[nn.Module, str, bool]] = {}
+    for name, part in module.named_modules(remove_duplicate=False):
+        label, stays = name or "the module itself", _within(name, keep)
+        if _within(name, opaque):
+            continue
+        reason = None if stays else (why_not or altered)(label, part)
+        if reason is None and (replicated or not stays):
+            reason = _of_norms(label, part, replicated)
+        if reason is not None:
+            found.append(reason)
+            opaque.append(name)
+            continue
+        for own, parameter in part.named_parameters(recurse=False):
+            first, where, first_stays = owners.setdefault(id(parameter), (part, f"{label}.{own}", stays))
+            if first is not part and (replicated or not (stays and first_stays)):
+                found.append(f"{label}.{own} is tied to {where}")
+    return found
 
 
 def as_input(x: Tensor, network: nn.Module, dtype: torch.dtype, owner: str) -> Tensor:

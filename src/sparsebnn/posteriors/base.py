@@ -61,7 +61,7 @@ class Family(nn.Module):
     ===================  ==============================================================
     ``local(noise)``     moments of the weights, for the local reparametrization
     ``draw(noise)``      one exact draw of the weights, excluded ones at 0
-    ``median_draw(…)``   a draw in which weights with inclusion ≤ 0.5 are 0 and others there
+    ``median_draw(…)``   a draw in which weights with inclusion ≤ 0.5 are 0
     ``kl(noise)``        divergence from the prior, or an estimate of a bound on it
     ``sample(noise)``    what a training step uses: moments or weights, and the KL of that draw
     ``sample_weights``   the same with the weights drawn, for layers that are called more than once

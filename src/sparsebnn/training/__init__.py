@@ -4,7 +4,8 @@ from sparsebnn.training.callbacks import Callback, Epoch, JsonLog, Progress, Sto
 from sparsebnn.training.checkpoint import CheckpointError
 from sparsebnn.training.loop import Run, train
 from sparsebnn.training.objective import Batch, Objective, Parts
-from sparsebnn.training.settings import RECOMMENDED, Constant, Cosine, OneCycle, Settings, Steps, Warmup
+from sparsebnn.training.optimizers import Constant, Cosine, OneCycle, Steps, Warmup
+from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.snapshot import BeforeRefit, CutAtRefit
 from sparsebnn.training.trainer import Interrupted, ProcessLost
 

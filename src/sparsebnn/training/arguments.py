@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from sparsebnn import likelihoods
 from sparsebnn.checks import InvalidInput, check_choice, check_count, check_number, check_seed, invalid
-from sparsebnn.nn.conversion import obstacles
-from sparsebnn.nn.networks import bayesian_layers, kept
+from sparsebnn.nn.networks import bayesian_layers, kept, obstacles
 from sparsebnn.nn.passes import call
 from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
@@ -64,7 +63,7 @@ def check_network(network: nn.Module) -> None:
         raise invalid(
             "network", "train", "a module whose parameters have a shape", f"{lazy[0]!r} without", advice
         )
-    found = obstacles(network, kept(network), replicated=True)
+    found = obstacles(network, kept(network))
     if found:
         raise InvalidInput(
             "The 'network' of train must be replicable. Got a network instead, in which "

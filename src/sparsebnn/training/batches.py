@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,6 @@ class Batches:
     y: Tensor
     weight: Tensor | None
     size: int
-    streamed: ClassVar[bool] = False
 
     @classmethod
     def of(

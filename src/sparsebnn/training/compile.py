@@ -173,7 +173,7 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
                 engine._advance = captured(engine._captured_step, min(3, engine.batches.per_epoch))
         else:
             with SILENT:
-                steps = engine._prelude, engine._step
+                steps = engine._noise_and_rates, engine._step
                 engine._advance = fast_step(*steps, engine.state, engine.batches.per_epoch, waiting)
     except Exception as error:  # compiling and capturing can fail in too many ways to name
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

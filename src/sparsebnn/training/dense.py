@@ -9,8 +9,9 @@ layer and d the gradient of its outputs :math:`h = M z + b + \sqrt{v}\,\varepsil
     \nabla z = M^\top d + 2 z \odot V^\top \frac{d\,\varepsilon}{2\sqrt v},
 
 and the chain rule through the moments :math:`M = \tilde\alpha\tilde\mu`,
-:math:`V = \tilde\alpha(\tilde\sigma^2 + (1 - \tilde\alpha)\tilde\mu^2)` and the KL is elementwise: PyTorch or
-compiled loops do it (:mod:`sparsebnn.kernels.training`). Only the likelihood is differentiated by PyTorch.
+:math:`V = \tilde\alpha(\tilde\sigma^2 + (1 - \tilde\alpha)\tilde\mu^2)` and the KL is elementwise: PyTorch
+(:class:`Eager`) or compiled loops (:mod:`sparsebnn.kernels.training`) do it. Only the likelihood is
+differentiated automatically.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from sparsebnn.kernels import training as kernels
-from sparsebnn.kernels.training import Compiled, Eager, Weights
-from sparsebnn.likelihoods import Likelihood
+from sparsebnn.kernels.training import Compiled, Weights
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, chain
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
@@ -33,7 +34,7 @@ from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training.objective import Batch, Objective, Parts
 
-__all__ = ["DenseGradients"]
+__all__ = ["DenseGradients", "Eager"]
 
 State = Mapping[str, Mapping[str, Tensor]]
 _KINDS = ("trained", "frozen", "varied")  # of tensors that have an axis of replicates
@@ -58,17 +59,25 @@ class _Way(NamedTuple):
 class DenseGradients:
     """The gradients of an objective, as ``Replicates.gradients`` gives them; ``fused`` by compiled loops.
 
-    :meth:`of` gives None for a network of another kind.
+    :meth:`of` gives None for networks of other kinds.
     """
 
     def __init__(self, objective: Objective, layers: list[Linear], skip: bool, fused: bool) -> None:
         names: dict[nn.Module, str] = {module: name for name, module in objective.named_modules()}
         self.objective, self.skip, self.fused = objective, skip, fused
-        self.ops: type[Eager] = Compiled if fused else Eager
+        self.ops: type[Eager] | type[Compiled] = Compiled if fused else Eager
         self.layers = [_Layer(layer, names[layer]) for layer in layers]
-        self.form = _Nll(objective.likelihood)
+        self.terms = _Terms(objective)
         self.learned = [name for name, _ in objective.likelihood.named_parameters()]
         self.buffers = [name for name, _ in objective.likelihood.named_buffers()]
+
+    @classmethod
+    def fitting(cls, objective: Objective, state: State, batch: Batch, fused: bool) -> DenseGradients | None:
+        """The gradients for these tensors, if network, likelihood, device and precision allow it."""
+        if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor) or batch.x.dim() != 3:
+            return None
+        found = cls.of(objective, fused) if batch.x.device.type == "cpu" and not objective.autocast else None
+        return found if found is not None and found.fits(state, batch) else None
 
     @classmethod
     def of(cls, objective: Objective, fused: bool = False) -> DenseGradients | None:
@@ -157,8 +166,8 @@ class DenseGradients:
         return found
 
     def _nll(self, own: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        named = {f"form.{name}": value for name, value in own.items()}
-        found: Tensor = functional_call(self.form, named, (outputs, y, weight), tie_weights=False)
+        named = {f"objective.likelihood.{name}": value for name, value in own.items()}
+        found: Tensor = functional_call(self.terms, named, (outputs, y, weight), tie_weights=False)
         return found
 
     def _likelihood(
@@ -176,15 +185,107 @@ class DenseGradients:
         return slope, nll.detach(), gradients
 
 
-class _Nll(nn.Module):
-    """A likelihood as a module whose forward gives the terms of the loss."""
+class _Terms(nn.Module):
+    """The terms of the likelihood as a module, whose parameters and buffers can be replaced by others."""
 
-    def __init__(self, form: Likelihood) -> None:
+    def __init__(self, objective: Objective) -> None:
         super().__init__()
-        self.form = form
+        self.objective = objective
 
     def forward(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return self.form.weighted_nll(outputs, y, weight)
+        return self.objective.nll_terms(outputs, y, weight)
+
+
+class Eager:
+    """The elementwise parts of a step in PyTorch; the compiled twin is ``sparsebnn.kernels.training``."""
+
+    @staticmethod
+    def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:
+        """Mean and variance of the weights, and what :meth:`gradients` wants to know again."""
+        std = F.softplus(w.raw_std)
+        if w.logit is None:
+            return w.mean, std * std, (std, None)
+        inclusion, exclusion = torch.sigmoid(w.logit), torch.sigmoid(-w.logit)
+        first = inclusion * w.mean
+        return first, inclusion * (std * std) + exclusion * (first * w.mean), (std, inclusion)
+
+    @staticmethod
+    def gradients(
+        w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Gradients by mean, raw_std and logit from those by the moments, which are overwritten; and the KL.
+
+        ``share`` is what the KL counts.
+        """
+        (std, inclusion), mean = known, w.mean
+        share = share.view(-1, *[1] * (mean.dim() - 1))
+        error, square = mean - w.prior_mean, std * std
+        prior_std, prior_logit = Eager._prior(w, inclusion, square + error * error)
+        var = prior_std**2
+        slab = torch.log(prior_std) - torch.log(std.clamp_min(torch.finfo(std.dtype).tiny)) - 0.5
+        slab = slab + (square + error * error) / (2.0 * var)
+        by_std = (2.0 * std * by_var + share * (std / var - 1.0 / std)) * torch.sigmoid(w.raw_std)
+        if w.logit is None:
+            return [by_mean + share * error / var, by_std], slab.flatten(1).sum(1)
+        exclusion, cost = torch.sigmoid(-w.logit), slab + w.logit - prior_logit
+        by_inclusion = by_mean * mean + by_var * (square + (exclusion - inclusion) * (mean * mean))
+        kl = inclusion * cost + F.softplus(prior_logit) - F.softplus(w.logit)
+        found = [
+            inclusion * (by_mean + 2.0 * exclusion * mean * by_var + share * error / var),
+            inclusion * by_std,
+            (by_inclusion + share * cost) * inclusion * exclusion,
+        ]
+        return found, kl.flatten(1).sum(1)
+
+    @staticmethod
+    def _prior(w: Weights, inclusion: Tensor | None, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """The prior's std and inclusion logit; what it learns, it learns here."""
+        std, prob = w.prior_std, w.prior_inclusion
+        if inclusion is None or prob is None:
+            return std, std
+        strength, kept, most = w.strengths
+        axes = tuple(range(1, inclusion.dim()))
+        if strength is not None:
+            total = strength * std**2 + (inclusion * squares).sum(axes, keepdim=True)
+            std = torch.sqrt(total / (strength + inclusion.sum(axes, keepdim=True)))
+        if kept is not None:
+            prob = ((kept * prob + inclusion.mean(axes, keepdim=True)) / (1.0 + kept)).clamp_max(most)
+        return std, torch.logit(prob)
+
+    @staticmethod
+    def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
+        """mean ← mean + √var · noise and var ← √var; a replicate's noise begins at ``start`` in its row."""
+        var.clamp_(min=least).sqrt_()
+        mean.addcmul_(var, Eager._noise(noise, start, mean))
+
+    @staticmethod
+    def _noise(noise: Tensor, start: int, like: Tensor) -> Tensor:
+        return noise[:, start : start + like[0].numel()].reshape(like.shape)
+
+    @staticmethod
+    def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The inputs of the next layer, rectified outputs and then x, and their squares."""
+        z = outputs.relu() if x is None else torch.cat([outputs.relu(), x], -1)
+        return z, z * z
+
+    @staticmethod
+    def slopes(
+        by_mean: Tensor,
+        by_var: Tensor | None,
+        outputs: Tensor,
+        std: Tensor,
+        noise: Tensor,
+        start: int,
+        least: float,
+    ) -> Tensor:
+        """The gradient by the outputs, in the place of ``by_mean``; the result is that · noise / (2 std).
+
+        Below the last layer it is (by_mean + 2 · output · by_var) where the output is above 0.
+        """
+        if by_var is not None:
+            by_mean.addcmul_(outputs, by_var, value=2.0).mul_(outputs > 0.0)
+        noisy = by_mean * Eager._noise(noise, start, by_mean) / (2.0 * std)
+        return torch.where(std > least, noisy, 0.0)
 
 
 class _Layer:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsebnn.checks import invalid
 from sparsebnn.training.replicates import LOGITS, Replicates
+from sparsebnn.training.settings import Settings
 
 _PRIOR = "prior.inclusion_prob"
 # Where a fixed structure puts the logits: the probability is 0 or 1 to single precision, and nothing
@@ -52,6 +53,17 @@ def density_targets(replicates: Replicates, given: Sequence[float], varied: Tens
         expected = f"one number, or one per layer with inclusions ({len(layers)})"
         raise invalid("target_density", "train", expected, f"{len(given)} numbers")
     return torch.tensor(given, dtype=torch.float64).expand(len(replicates), -1)
+
+
+def steer(replicates: Replicates, settings: Settings, targets: Tensor | None, epoch: int) -> bool:
+    """Before an epoch: approach the target density, or fix the structure; whether it was fixed just now."""
+    start, (begin, end) = settings.refit_from, settings.approach
+    if targets is not None and begin <= epoch < start:
+        controlled(replicates, targets, (epoch + 1 - begin) / max(1.0, end - begin))
+    fixed = settings.refit > 0 and epoch == start
+    if fixed:
+        fix_structure(replicates, targets)
+    return fixed
 
 
 @torch.no_grad()

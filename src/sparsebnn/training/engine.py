@@ -20,7 +20,7 @@ from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen
 from sparsebnn.training.batches import Batches, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
-from sparsebnn.training.density import check_free, controlled, density_targets, fix_structure
+from sparsebnn.training.density import check_free, density_targets, steer
 from sparsebnn.training.objective import Batch, Parts, first_of
 from sparsebnn.training.optimizers import (
     adam,
@@ -94,10 +94,11 @@ class Engine:
         given = self.varied.get("temperature")
         each = [settings.temperature] * len(replicates) if given is None else given.tolist()
         replicates.note_training(self.targets is not None or settings.refit > 0, each)
+        twice_moved = {} if settings.optimizer == "sgd" else replicates.trained  # Adam has two moments
         self.state: State = {
             **replicates.tensors(),
             "first": {n: torch.zeros_like(p) for n, p in replicates.trained.items()},
-            "second": {n: torch.zeros_like(p) for n, p in self._twice_moved().items()},
+            "second": {n: torch.zeros_like(p) for n, p in twice_moved.items()},
             "average": {n: p.clone() for n, p in replicates.trained.items()} if settings.average else {},
             "data": self._data_tensors(),
             "loop": self._loop_tensors(),
@@ -123,18 +124,8 @@ class Engine:
         self._dense = fused if self.mode == "fused" else eager
 
     def _written_out(self, fused: bool) -> DenseGradients | None:
-        """Gradients without a graph, where that is possible: the quickest way on a CPU."""
-        batch = self._batch(self.state)
-        if self.device.type != "cpu" or self.settings.autocast is not None:
-            return None
-        if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor):
-            return None
-        found = DenseGradients.of(self.replicates.objective, fused)
-        return found if found is not None and batch.x.dim() == 3 and found.fits(self.state, batch) else None
-
-    def _twice_moved(self) -> dict[str, Tensor]:
-        """The parameters with a second moment: all of Adam's."""
-        return {} if self.settings.optimizer == "sgd" else self.replicates.trained
+        """Gradients without a graph, where that is possible: the fastest way on a CPU."""
+        return DenseGradients.fitting(self.replicates.objective, self.state, self._batch(self.state), fused)
 
     def _pieces(self) -> list[Part]:
         """The parts in which a batch is computed, with their noise; none: in one go."""
@@ -224,36 +215,60 @@ class Engine:
     def _noise(self, state: State) -> tuple[Tensor, Tensor]:
         return self.replicates.noise(state["random"]["seeds"], state["loop"]["step"], self.mode == "fused")
 
-    def _prelude(self, state: State) -> tuple[Tensor, ...]:
-        """What a step needs and no weight goes into: its noise, and Adam's rates at that step."""
+    def _noise_and_rates(self, state: State) -> tuple[Tensor, ...]:
+        """What a step needs that does not depend on weights: its noise, and Adam's corrected rates."""
         return *self._noise(state), *corrected(state["loop"]["rates"], state["loop"]["step"] + 1)
 
     def _step(self, state: State, normal: Tensor, logistic: Tensor, rates: Tensor, root: Tensor) -> None:
-        """The step that is compiled, after its prelude; it neither branches on data nor leaves the device."""
+        """The step that is compiled: it does not branch on data and does not leave the device."""
         noise = normal, logistic
         gradients = self.replicates.gradients(state, self._batch(state), state["loop"]["beta"], noise)
-        self._update(state, *gradients, rates, root)
+        self._update(state, *gradients, self._plain_adam(state, rates, root))
 
     @torch.no_grad()
     def _update(
-        self, state: State, gradients: dict[str, Tensor], parts: Parts, rates: Tensor, root: Tensor
+        self,
+        state: State,
+        gradients: dict[str, Tensor],
+        parts: Parts,
+        adam_step: Callable[[dict[str, Tensor]], None],
+        finite: Tensor | None = None,
     ) -> None:
-        loop = state["loop"]
-        _judge(loop, parts)
-        gradients = self._before_update(state, gradients)
-        if self.settings.optimizer == "sgd":
-            self._descend(state, gradients)
+        """The second half of every step: from gradients to parameters, with the optimizer of the settings.
+
+        A replicate whose loss is not finite (nor its gradients, where ``finite`` tells) stops; the others
+        are not affected.
+        """
+        settings, loop = self.settings, state["loop"]
+        good = torch.isfinite(parts.loss) if finite is None else torch.isfinite(parts.loss) & finite
+        loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
+        loop["alive"].logical_and_(good)
+        rates = loop["rates"], self.group_of
+        if settings.clip_norm is not None:
+            gradients = clipped(gradients, settings.clip_norm)
+        if settings.weight_decay:
+            decay(state["trained"], self.replicates.ordinary, *rates, settings.weight_decay, loop["alive"])
+        if settings.optimizer == "sgd":
+            moved = state["trained"], gradients, state["first"]
+            sgd(*moved, *rates, settings.momentum, loop["alive"])
         else:
-            moments = state["first"], state["second"]
-            adam(state["trained"], gradients, *moments, rates, self.group_of, root, loop["alive"])
-        if self.settings.average is not None:
-            self._average(state)
-        _account(loop, parts)
+            adam_step(gradients)
+        if settings.average is not None:
+            average(state["average"], state["trained"], settings.average, loop["step"])
+        _count_step(loop, parts)
+
+    def _plain_adam(self, state: State, rates: Tensor, root: Tensor) -> Callable[[dict[str, Tensor]], None]:
+        """Adam in plain operations, for steps that are compiled or captured."""
+        moments, alive = (state["first"], state["second"]), state["loop"]["alive"]
+        return lambda gradients: adam(
+            state["trained"], gradients, *moments, rates, self.group_of, root, alive
+        )
 
     def _captured_step(self) -> None:
         """The step that is captured without the compiler: as the eager one, but it never asks the device."""
-        *noise, rates, root = self._prelude(self.state)
-        self._update(self.state, *self._gradients(noise[0], noise[1]), rates, root)
+        normal, logistic, *corrections = self._noise_and_rates(self.state)
+        adam_step = self._plain_adam(self.state, *corrections)
+        self._update(self.state, *self._gradients(normal, logistic), adam_step)
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
         """Outside the compiler a single replicate runs as an ordinary module."""
@@ -279,43 +294,19 @@ class Engine:
         return found if self.shard is None else self.shard.reduced(*found)
 
     def _eager_step(self) -> None:
-        state, loop = self.state, self.state["loop"]
+        state, loop, fused = self.state, self.state["loop"], self.mode == "fused"
         gradients, parts = self._accumulated() if self.pieces else self._gradients(*self._noise(state))
+
+        def adam_step(gradients: dict[str, Tensor]) -> None:
+            tensors = state["trained"], gradients, state["first"], state["second"]
+            together = not any(name.startswith("learning_rate") for name in self.varied)
+            rates, count = (loop["rates"], self.group_of), int(loop["step"]) + 1
+            adam_eager(*tensors, *rates, count, loop["alive"], together, fused)
+
         with torch.no_grad():
-            fused = self.mode == "fused"
             finite = all_finite(gradients.values(), fused)
             self._remember_culprits(finite, list(gradients))
-            _judge(loop, parts, finite.all(0))
-            gradients = self._before_update(state, gradients)
-            if self.settings.optimizer == "sgd":
-                self._descend(state, gradients)
-            else:
-                tensors = state["trained"], gradients, state["first"], state["second"]
-                together = not any(name.startswith("learning_rate") for name in self.varied)
-                rates, count = (loop["rates"], self.group_of), int(loop["step"]) + 1
-                adam_eager(*tensors, *rates, count, loop["alive"], together, fused)
-            if self.settings.average is not None:
-                self._average(state)
-            _account(loop, parts)
-
-    def _before_update(self, state: State, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Clip gradients and shrink weights, if the settings ask for it."""
-        settings, loop = self.settings, state["loop"]
-        if settings.clip_norm is not None or settings.weight_decay:
-            if settings.clip_norm is not None:
-                gradients = clipped(gradients, settings.clip_norm)
-            if settings.weight_decay:
-                names, rates = self.replicates.ordinary, (loop["rates"], self.group_of)
-                decay(state["trained"], names, *rates, settings.weight_decay, loop["alive"])
-        return gradients
-
-    def _descend(self, state: State, gradients: Tensors) -> None:
-        rates, loop = (state["loop"]["rates"], self.group_of), state["loop"]
-        sgd(state["trained"], gradients, state["first"], *rates, self.settings.momentum, loop["alive"])
-
-    def _average(self, state: State) -> None:
-        assert self.settings.average is not None
-        average(state["average"], state["trained"], self.settings.average, state["loop"]["step"])
+        self._update(state, gradients, parts, adam_step, finite.all(0))
 
     def _remember_culprits(self, finite: Tensor, names: list[str]) -> None:
         """Which parameter's gradient was the first that was not finite, for each replicate."""
@@ -344,8 +335,10 @@ class Engine:
 
     def begin_epoch(self, epoch: int, position: int = 0) -> None:
         """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
-        if position == 0:
-            self._steer(epoch)
+        steered = self.targets is not None or self.settings.refit > 0
+        if position == 0 and steered and steer(self.replicates, self.settings, self.targets, epoch):
+            for name, tensor in self.state["average"].items():  # what was averaged had another structure
+                tensor.copy_(self.replicates.trained[name])
         seeds = self.replicates.seed_tensor
         if isinstance(self.batches, Batches):
             distinct = bool(self.replicates.statistics)
@@ -378,17 +371,6 @@ class Engine:
             rates.append(self.settings.rate_factor(group, epoch) * base)
         self["rates"].copy_(torch.stack(rates))
 
-    def _steer(self, epoch: int) -> None:
-        """Between epochs: the density's controller, and the moment the structure is fixed."""
-        start = self.settings.refit_from
-        begin, end = self.settings.approach
-        if self.targets is not None and begin <= epoch < start:
-            controlled(self.replicates, self.targets, (epoch + 1 - begin) / max(1.0, end - begin))
-        if self.settings.refit and epoch == start:
-            fix_structure(self.replicates, self.targets)
-            for name, tensor in self.state["average"].items():  # what was averaged had another structure
-                tensor.copy_(self.replicates.trained[name])
-
     @torch.no_grad()
     def check(self) -> None:
         """Stop replicates in which a gradient that was not finite has left its mark on Adam's moments."""
@@ -408,17 +390,8 @@ class Engine:
             self._position += 1
 
 
-def _judge(loop: dict[str, Tensor], parts: Parts, gradients: Tensor | None = None) -> None:
-    """A replicate whose loss (or gradient, if known) is not finite stops here; the others do not notice."""
-    finite = torch.isfinite(parts.loss)
-    if gradients is not None:
-        finite = finite & gradients
-    loop["stopped_at"].copy_(torch.where(loop["alive"] & ~finite, loop["step"], loop["stopped_at"]))
-    loop["alive"].logical_and_(finite)
-
-
-def _account(loop: dict[str, Tensor], parts: Parts) -> None:
-    """Sums for the epoch's report, and one step further."""
+def _count_step(loop: dict[str, Tensor], parts: Parts) -> None:
+    """Add the step to the epoch's sums, and advance position and step number."""
     sums = torch.stack([parts.loss, parts.nll, parts.kl], dim=1).to(loop["totals"].dtype)
     loop["totals"].add_(torch.where(loop["alive"].unsqueeze(1), sums, torch.zeros_like(sums)))
     loop["kl_by_layer"].copy_(parts.kl_by_layer)

@@ -187,7 +187,8 @@ def train(
     listed = check_options(settings, callbacks, per_replicate, checkpoint_seconds)
     source = None
     if type(data) is not tuple or not all(type(one) in (Tensor, np.ndarray) for one in data) or n_data:
-        from sparsebnn.training.streams import Stream, source_of
+        from sparsebnn.training.sources import source_of
+        from sparsebnn.training.streams import Stream
 
         source = source_of(data, settings.batch_size, n_data)
     batches: Batches | Stream
@@ -211,7 +212,7 @@ def train(
     }
     of_buffers = {n: v for n, v in (per_replicate or {}).items() if n not in of_rates}
     with (
-        checkpoint.reserved(folder) as path,
+        contextlib.nullcontext() if folder is None else checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
         torch.enable_grad(),
         _memory_advice(len(seeds), settings.batch_size),
@@ -224,10 +225,7 @@ def train(
         engine = Engine(stacked, batches, settings, of_rates, mode, shard, augment)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
-        if resume:
-            trainer.load()
-        else:
-            trainer.set_aside()
+        trainer.start(resume)
         try:
             trainer.run()
         finally:

@@ -68,7 +68,7 @@ class Objective(nn.Module):
         \sum_{i \in B} w_i \cdot \mathrm{nll}_i + \frac{|B|}{N} \cdot \beta \cdot \mathrm{KL}
 
     Summed over the batches of an epoch this is :math:`\sum_i w_i\,\mathrm{nll}_i + \beta\,\mathrm{KL}`,
-    whatever the batch size; the objective owns N, so that nobody has to remember it. :math:`\beta` is
+    whatever the batch size. The objective keeps N, so callers do not pass it. :math:`\beta` is
     the temperature times the warm-up factor of the moment; 1 is the Bayes posterior's bound.
     """
 
@@ -80,27 +80,26 @@ class Objective(nn.Module):
         found = list(bayesian_layers(network))
         self.layer_names = tuple(name or type(layer).__name__ for name, layer in found)
         self._layers = [layer for _, layer in found]
-        # Most likelihoods weight the terms of single rows; some compare rows.
-        self._of_rows = type(likelihood).weighted_nll is Likelihood.weighted_nll
         self.autocast: torch.dtype | None = None
         self.channels_last = False
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = self._outputs(batch.x, noise)
         if isinstance(batch.y, Mixed):
-            nll = self._nll(outputs, batch.y.y, batch.weight * batch.y.share)
-            nll = nll + self._nll(outputs, batch.y.other, batch.weight * (1.0 - batch.y.share))
+            nll = self.nll_terms(outputs, batch.y.y, batch.weight * batch.y.share).sum()
+            nll = nll + self.nll_terms(outputs, batch.y.other, batch.weight * (1.0 - batch.y.share)).sum()
         else:
-            nll = self._nll(outputs, batch.y, batch.weight)
+            nll = self.nll_terms(outputs, batch.y, batch.weight).sum()
         terms = opened.kl_by_layer()
         by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
 
-    def _nll(self, outputs: Any, y: Tensor, weight: Tensor) -> Tensor:
-        if self._of_rows:
-            return (weight * self.likelihood.nll(outputs, y)).sum()
-        return self.likelihood.weighted_nll(outputs, y, weight).sum()
+    def nll_terms(self, outputs: Any, y: Tensor, weight: Tensor) -> Tensor:
+        """The weighted terms of the likelihood. Most likelihoods look at single rows; some compare rows."""
+        if type(self.likelihood).weighted_nll is Likelihood.weighted_nll:
+            return weight * self.likelihood.nll(outputs, y)
+        return self.likelihood.weighted_nll(outputs, y, weight)
 
     def _outputs(self, x: Any, noise: Noise | None) -> tuple[Any, PosteriorPass]:
         """The network's outputs in full precision, and the pass."""

@@ -1,17 +1,20 @@
-"""Adam and gradient descent, weight decay, clipped gradients, averaged parameters.
+"""Adam and gradient descent, weight decay, clipped gradients, averaged parameters, and schedules of rates.
 
-Everything is stacked, ``(K, …)``: replicates with different rates share one program.
+Tensors are stacked, ``(K, …)``: replicates with different rates share one program.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam as _torch_adam
 
+from sparsebnn.checks import check_choice, check_count, check_number, invalid
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.dispatch import for_capture
 
@@ -192,3 +195,142 @@ def adam_eager(
             )
     for tensor, values in zip(held, before):
         tensor[dead] = values
+
+
+# -- schedules -------------------------------------------------------------------------------------------
+
+
+def _check_factor(value: float, what: str, owner: str) -> None:
+    check_number(value, what, owner, "finite and at least 0", lambda factor: 0.0 <= factor < math.inf)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same rate throughout."""
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The rate is multiplied by ``factor_each`` at every epoch in ``milestones``.
+
+    >>> [round(Steps((2,)).factor(e, 4), 3) for e in range(4)]
+    [1.0, 1.0, 0.1, 0.1]
+    """
+
+    milestones: Sequence[int]
+    factor_each: float = 0.1
+
+    def __post_init__(self) -> None:
+        given: Any = self.milestones
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise invalid("milestones", "Steps", "a list of epochs", repr(given))
+        for milestone in given:
+            check_count(milestone, "milestones", "Steps", least=0)
+        _check_factor(self.factor_each, "factor_each", "Steps")
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        return self.factor_each ** sum(epoch >= m for m in self.milestones)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from 1 down to ``last``.
+
+    >>> [round(Cosine(0.0).factor(e, 2), 3) for e in range(3)]
+    [1.0, 0.5, 0.0]
+    """
+
+    last: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_factor(self.last, "last", "Cosine")
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        return max(self.last, 0.5 * (1.0 + math.cos(math.pi * epoch / max(1, epochs))))
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """The rate rises linearly over the first ``share`` of the epochs, then follows another schedule.
+
+    It changes with every step.
+
+    >>> [round(Warmup(0.5, Constant()).factor(e, 4), 3) for e in (0, 1, 2, 3)]
+    [0.0, 0.5, 1.0, 1.0]
+    """
+
+    share: float = 0.05
+    then: Constant | Steps | Cosine = Cosine()
+
+    def __post_init__(self) -> None:
+        check_number(
+            self.share, "share", "Warmup", "a share of the epochs, from 0 to 1", lambda v: 0.0 <= v <= 1.0
+        )
+        if not isinstance(self.then, Constant | Steps | Cosine):
+            raise invalid("then", "Warmup", "Constant(), Steps(...) or Cosine()", repr(self.then))
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        ramp = self.share * epochs
+        return epoch / ramp if epoch < ramp else self.then.factor(epoch - ramp, epochs - ramp)
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """From ``first`` up to 1 at the share ``peak`` of the epochs, then down to ``last``, along half cosines.
+
+    It changes with every step.
+
+    >>> [round(OneCycle(0.5, 0.0, 0.0).factor(e, 4), 3) for e in (0, 1, 2, 3, 4)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+
+    peak: float = 0.3
+    first: float = 0.04
+    last: float = 4e-6
+
+    def __post_init__(self) -> None:
+        check_number(self.peak, "peak", "OneCycle", "strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
+        _check_factor(self.first, "first", "OneCycle")
+        _check_factor(self.last, "last", "OneCycle")
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        top = self.peak * epochs
+        if epoch < top:
+            return self.first + (1.0 - self.first) * 0.5 * (1.0 - math.cos(math.pi * epoch / top))
+        left = (epoch - top) / max(epochs - top, 1e-12)
+        return self.last + (1.0 - self.last) * 0.5 * (1.0 + math.cos(math.pi * left))
+
+
+Schedule = Constant | Steps | Cosine | Warmup | OneCycle
+
+
+def schedule(value: str | Schedule) -> Schedule:
+    """A schedule, or the one of that name: constant, cosine, steps (halfway, to a tenth), one_cycle."""
+    if isinstance(value, Schedule):
+        return value
+    if not isinstance(value, str):
+        raise invalid("schedule", "Settings", "a name or a schedule", type(value).__name__)
+    check_choice(value, ("constant", "steps", "cosine", "one_cycle"), "schedule", "Settings")
+    if value == "constant":
+        return Constant()
+    if value == "one_cycle":
+        return OneCycle()
+    return Cosine() if value == "cosine" else _Halfway()
+
+
+class _Halfway(Steps):
+    """A tenth of the rate from halfway on, however many epochs there are."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def factor(self, epoch: float, epochs: float) -> float:
+        return self.factor_each if epoch >= epochs // 2 else 1.0
+
+
+def every_step(value: str | Schedule) -> bool:
+    """Whether a schedule changes the rate with every step instead of every epoch."""
+    return isinstance(schedule(value), Warmup | OneCycle)

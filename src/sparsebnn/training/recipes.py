@@ -19,7 +19,8 @@ from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.concrete import RELAXATION
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior
-from sparsebnn.training.settings import RECOMMENDED, Settings, Steps
+from sparsebnn.training.optimizers import Steps
+from sparsebnn.training.settings import RECOMMENDED, Settings
 
 ARCHITECTURES = ("fc", "lenet")
 FAMILIES = ("concrete", "spike_slab", "flow")

@@ -1,13 +1,14 @@
-"""How to train: one frozen record, and schedules of learning rates."""
+"""How to train: one frozen record."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
+from sparsebnn.training.optimizers import Cosine, Schedule, every_step, schedule
 
 _LOGITS = "inclusion_logit"
 # A target density is approached from the first to the second of these shares of the epochs with a free
@@ -38,140 +39,6 @@ _DEFAULT: dict[str, Any] = {**_LATER, "free_fraction": None, "refit_temperature_
 
 def _finite(value: float) -> bool:
     return 0.0 <= value < math.inf
-
-
-def _is_share(value: float) -> bool:
-    return 0.0 <= value <= 1.0
-
-
-def _check_factor(value: float, what: str, owner: str) -> None:
-    check_number(value, what, owner, "finite and at least 0", lambda factor: 0.0 <= factor < math.inf)
-
-
-@dataclass(frozen=True)
-class Constant:
-    """The same rate throughout."""
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The rate is multiplied by ``factor_each`` at every epoch in ``milestones``.
-
-    >>> [round(Steps((2,)).factor(e, 4), 3) for e in range(4)]
-    [1.0, 1.0, 0.1, 0.1]
-    """
-
-    milestones: Sequence[int]
-    factor_each: float = 0.1
-
-    def __post_init__(self) -> None:
-        given: Any = self.milestones
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise invalid("milestones", "Steps", "a list of epochs", repr(given))
-        for milestone in given:
-            check_count(milestone, "milestones", "Steps", least=0)
-        _check_factor(self.factor_each, "factor_each", "Steps")
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        return self.factor_each ** sum(epoch >= m for m in self.milestones)
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Half a cosine from 1 down to ``last``.
-
-    >>> [round(Cosine(0.0).factor(e, 2), 3) for e in range(3)]
-    [1.0, 0.5, 0.0]
-    """
-
-    last: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_factor(self.last, "last", "Cosine")
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        return max(self.last, 0.5 * (1.0 + math.cos(math.pi * epoch / max(1, epochs))))
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """The rate rises linearly over the first ``share`` of the epochs, then follows another schedule.
-
-    It changes with every step.
-
-    >>> [round(Warmup(0.5, Constant()).factor(e, 4), 3) for e in (0, 1, 2, 3)]
-    [0.0, 0.5, 1.0, 1.0]
-    """
-
-    share: float = 0.05
-    then: Constant | Steps | Cosine = Cosine()
-
-    def __post_init__(self) -> None:
-        check_number(self.share, "share", "Warmup", "a share of the epochs, from 0 to 1", _is_share)
-        if not isinstance(self.then, Constant | Steps | Cosine):
-            raise invalid("then", "Warmup", "Constant(), Steps(...) or Cosine()", repr(self.then))
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        ramp = self.share * epochs
-        return epoch / ramp if epoch < ramp else self.then.factor(epoch - ramp, epochs - ramp)
-
-
-@dataclass(frozen=True)
-class OneCycle:
-    """From ``first`` up to 1 at the share ``peak`` of the epochs, then down to ``last``, along half cosines.
-
-    It changes with every step.
-
-    >>> [round(OneCycle(0.5, 0.0, 0.0).factor(e, 4), 3) for e in (0, 1, 2, 3, 4)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
-    """
-
-    peak: float = 0.3
-    first: float = 0.04
-    last: float = 4e-6
-
-    def __post_init__(self) -> None:
-        check_number(self.peak, "peak", "OneCycle", "strictly between 0 and 1", lambda v: 0.0 < v < 1.0)
-        _check_factor(self.first, "first", "OneCycle")
-        _check_factor(self.last, "last", "OneCycle")
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        top = self.peak * epochs
-        if epoch < top:
-            return self.first + (1.0 - self.first) * 0.5 * (1.0 - math.cos(math.pi * epoch / top))
-        left = (epoch - top) / max(epochs - top, 1e-12)
-        return self.last + (1.0 - self.last) * 0.5 * (1.0 + math.cos(math.pi * left))
-
-
-Schedule = Constant | Steps | Cosine | Warmup | OneCycle
-_EVERY_STEP = (Warmup, OneCycle)
-
-
-def schedule(value: str | Schedule) -> Schedule:
-    """A schedule, or the one of that name: constant, cosine, steps (halfway, to a tenth), one_cycle."""
-    if isinstance(value, Schedule):
-        return value
-    if not isinstance(value, str):
-        raise invalid("schedule", "Settings", "a name or a schedule", type(value).__name__)
-    check_choice(value, ("constant", "steps", "cosine", "one_cycle"), "schedule", "Settings")
-    if value == "constant":
-        return Constant()
-    if value == "one_cycle":
-        return OneCycle()
-    return Cosine() if value == "cosine" else _Halfway()
-
-
-class _Halfway(Steps):
-    """A tenth of the rate from halfway on, however many epochs there are."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    def factor(self, epoch: float, epochs: float) -> float:
-        return self.factor_each if epoch >= epochs // 2 else 1.0
 
 
 def _longest(name: str, endings: Iterable[str]) -> str | None:
@@ -304,9 +171,7 @@ class Settings:
     @property
     def every_step(self) -> bool:
         """Whether a schedule changes rates with every step instead of every epoch."""
-        return any(
-            isinstance(schedule(one), _EVERY_STEP) for one in (self.schedule, *self.schedules.values())
-        )
+        return any(every_step(one) for one in (self.schedule, *self.schedules.values()))
 
     def _check_phases(self, share: float) -> None:
         expected = "a share of the epochs that leaves some before the refit"
@@ -319,7 +184,7 @@ class Settings:
             raise invalid("target_density", "Settings", "given with free_fraction", None, advice)
 
     def _write_plainly(self, *names: str) -> None:
-        """Numbers of another kind (NumPy's, a tensor's) as Python's, which files can hold."""
+        """Convert scalars of NumPy and PyTorch to Python numbers, which files can store."""
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int | float | None):
@@ -371,7 +236,7 @@ class Settings:
         return begin * self.refit_from, end * self.refit_from
 
     def warmup_factor(self, epoch: int) -> float:
-        """How far the warm-up has come in an epoch, up to 1; in the refit, times its temperature factor."""
+        """The share of the temperature in an epoch: up to 1; in the refit, times its temperature factor."""
         ramp = self.warmup * (self.epochs if self.free_fraction is None else self.free_until)
         factor = 1.0 if ramp == 0 else min(1.0, (epoch + 1) / ramp)
         return factor if epoch < self.refit_from else factor * self.refit_temperature_factor
@@ -386,7 +251,7 @@ class Settings:
         return _longest(parameter, own) or ""
 
     def check_endings(self, parameters: Collection[str]) -> None:
-        """Endings that fit no parameter are slips; only that of the logits may be there without any."""
+        """Reject endings that match no parameter; the one of the inclusion logits may match none."""
         for what, given in (("learning_rates", self.learning_rates), ("schedules", self.schedules)):
             for ending in given:
                 if ending != _LOGITS and not any(name.endswith(ending) for name in parameters):

@@ -131,7 +131,7 @@ class BeforeRefit(Callback):
 
 
 class CutAtRefit(Callback):
-    """When the refit begins, keeps the share ``density`` of the weights that are most likely there.
+    """When the refit begins, keeps the share ``density`` of the weights: those most likely to be included.
 
     ``Settings(target_density=…)`` brings the density down while training goes on, which makes many inclusions
     uncertain on the way. Here training is left to itself until the structure is fixed, and then cut at once.

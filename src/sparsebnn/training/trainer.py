@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import itertools
-import json
 import logging
-import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.nn.networks import bayesian_layers, described
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors.priors import Prior
 from sparsebnn.training import checkpoint
-from sparsebnn.training.batches import Batches
 from sparsebnn.training.callbacks import Callback, Epoch, Progress, Stopped
-from sparsebnn.training.checkpoint import Writes
+from sparsebnn.training.checkpoint import Checkpoints
 from sparsebnn.training.engine import Engine
 
 if TYPE_CHECKING:
@@ -59,26 +53,6 @@ class ProcessLost(RuntimeError):
     """Another process of the group ended, or did not answer in time; ``run`` is the run so far."""
 
 
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """A fingerprint of names and values."""
-    sha = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        # As bytes: NumPy does not know every type of number.
-        numbers = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
-        sha.update(numbers.view(torch.uint8).numpy().tobytes())
-    return sha.hexdigest()[:16]
-
-
-def _plain_options(one: object) -> list[tuple[str, Any]]:
-    options = getattr(one, "__dict__", {})
-    return sorted((name, value) for name, value in options.items() if isinstance(value, int | float | str))
-
-
 class Trainer:
     """One call of train: runs epochs, saves checkpoints, handles interrupts.
 
@@ -95,115 +69,52 @@ class Trainer:
         progress: bool | None,
     ) -> None:
         self._run, self.engine = run, engine
-        self.path = path
-        self.every = checkpoint_seconds
         self.callbacks = list(callbacks)
         if progress is not False:
             self.callbacks.append(Progress(force=bool(progress)))
         if engine.shard is not None and engine.shard.rank > 0:
             self.callbacks = [one for one in self.callbacks if one.everywhere]
         self.position = 0
-        self._writes = Writes()
-        self._next_save = time.monotonic() + self.every
         self._interrupted = False
-        # Taken before the first step: a controller moves priors while training goes on.
-        self.signature = self._signature() if path is not None or engine.shard is not None else {}
+        signature = checkpoint.signature(engine) if path is not None or engine.shard is not None else {}
         if engine.shard is not None:
             starts = ("priors and other buffers", "starting values")  # taken from the first process
-            engine.shard.begin(
-                engine.replicates, {n: v for n, v in self.signature.items() if n not in starts}
-            )
-
-    # -- state ----------------------------------------------------------------------------------------
-
-    def _tensors(self) -> dict[str, Tensor]:
-        engine, replicates = self.engine, self.engine.replicates
-        state = {f"parameter/{n}": t for n, t in replicates.parameters.items()}
-        for moment in ("first", "second"):
-            state.update({f"adam.{moment}/{n}": t for n, t in engine.state[moment].items()})
-        state.update({f"average/{n}": t for n, t in engine.state["average"].items()})
-        state.update({f"varied/{n}": t for n, t in replicates.varied.items()})
-        for name in ("step", "alive", "stopped_at", "totals"):
-            state[f"loop/{name}"] = engine[name]
-        return state
-
-    def _signature(self) -> dict[str, Any]:
-        """What must agree for a run to go on: settings, data, seeds, shapes, the start."""
-        named = self._run.settings.named()
-        settings = {n: v for n, v in dataclasses.asdict(self._run.settings).items() if n in named}
-        shapes = {n: list(t.shape) for n, t in self.engine.replicates.parameters.items()}
-        replicates = self.engine.replicates
-        return {
-            "architecture": shapes,
-            "modules and their options": _fingerprint(described(replicates.objective.network)),
-            "settings": repr(sorted(settings.items(), key=lambda item: item[0])),
-            "rows": self.engine.batches.rows,
-            **self._data_signature(),
-            **({"augmentation": self._changes()} if self.engine.augment else {}),
-            "priors and other buffers": _digest({**replicates.shared, **replicates.varied}),
-            "varied settings": {name: values.tolist() for name, values in self.engine.varied.items()},
-            "likelihood": repr(replicates.objective.likelihood),
-            "seeds": self._run.seeds,
-            "starting values": _digest(replicates.parameters),
-        }
-
-    def _changes(self) -> str:
-        """The augmentations and their options."""
-        return "; ".join(f"{type(one).__name__} {_plain_options(one)}" for one in self.engine.augment)
-
-    def _data_signature(self) -> dict[str, str]:
-        batches = self.engine.batches
-        if isinstance(batches, Batches):
-            return {
-                "targets": _digest({"y": batches.y}),
-                "inputs or weights": _digest(batches.tensors()),
-            }
-        return batches.signature()
+            engine.shard.begin(engine.replicates, {n: v for n, v in signature.items() if n not in starts})
+        self.checkpoints: Checkpoints | None = None
+        if path is not None:
+            self.checkpoints = Checkpoints(path, engine, checkpoint_seconds, signature)
 
     def _save(self, consequence: str = "Training continues and tries again.") -> bool:
-        """Write a checkpoint; whether that worked. If not, the log says so."""
-        if self.path is None:
+        """Write a checkpoint, if there is a folder; whether that worked."""
+        if self.checkpoints is None:
             return False
+        run, path = self._run, self.checkpoints.path
         header = {
-            "signature": self.signature,
-            "epoch": self._run.epoch,
+            "epoch": run.epoch,
             "position": self.position,
-            "history": [dataclasses.asdict(e) for e in self._run.history],
-            "stopped": [dataclasses.asdict(s) for s in self._run.stopped],
-            "train_seconds": self._run.train_seconds,
-            "mode": self.engine.mode,
+            "history": [dataclasses.asdict(e) for e in run.history],
+            "stopped": [dataclasses.asdict(s) for s in run.stopped],
+            "train_seconds": run.train_seconds,
         }
-        path = self.path
-        saved = self._writes.attempt(
-            f"The checkpoint {path}", lambda: checkpoint.write(path, self._tensors(), header), consequence
-        )
-        self._next_save = time.monotonic() + self.every
+        saved = self.checkpoints.save(header, consequence)
         if saved:
-            self._notify(lambda c: c.on_checkpoint(self._run, path))
+            self._notify(lambda c: c.on_checkpoint(run, path))
         return saved
 
-    def set_aside(self) -> None:
-        """Rename a checkpoint of an earlier run: it is overwritten only on request."""
-        if self.path is not None and self.path.exists():
-            numbers = itertools.chain([""], map(str, itertools.count(2)))
-            names = (self.path.with_name(f"replaced{n}.{self.path.name}") for n in numbers)
-            kept = next(name for name in names if not name.exists())
-            try:
-                os.replace(self.path, kept)
-            except OSError as error:
-                raise checkpoint.CheckpointError(
-                    f"{self.path} is of an earlier run and could not be renamed ({error.strerror or error}). "
-                    "Move it, or choose another folder."
-                ) from error
-            _log.warning("%s is of an earlier run and is now %s.", self.path, kept.name)
+    def start(self, resume: bool) -> None:
+        """Continue from the checkpoint, if there is one; without ``resume``, set it aside."""
+        if resume:
+            self._load()
+        elif self.checkpoints is not None:
+            self.checkpoints.set_aside()
 
-    def load(self) -> None:
-        """Continue from the checkpoint, if there is one; of several processes, the first reads it for all."""
+    def _load(self) -> None:
+        """Of several processes, the first reads the checkpoint for all."""
         header = self._read() if self.engine.shard is None else self.engine.shard.from_first(self._read)
         if header is None:
             return
         if self.engine.shard is not None:
-            self.engine.shard.copy_first(self._tensors())
+            self.engine.shard.copy_first(checkpoint.tensors(self.engine))
         self._run.epoch, self.position = header["epoch"], header["position"]
         self._run.history = [Epoch(**e) for e in header["history"]]
         self._run.stopped = [Stopped(**s) for s in header["stopped"]]
@@ -211,21 +122,9 @@ class Trainer:
         self.engine.resume_mode(header.get("mode"))
 
     def _read(self) -> dict[str, Any] | None:
-        """Restore the tensors of a checkpoint of this run and return its header."""
-        if self.path is None:
+        if self.checkpoints is None:
             raise invalid("resume", "train", "used with folder=...", "no folder")
-        if not self.path.exists():
-            return None
-        tensors, header = checkpoint.read(self.path)
-        mine = self.signature
-        for key in {"augmentation": None, **header["signature"]}:
-            if json.loads(json.dumps(mine.get(key))) != header["signature"].get(key):
-                raise checkpoint.CheckpointError(
-                    f"{self.path} belongs to another run: its {key} differ. "
-                    "Resume with the same network, data, seeds and settings, or choose another folder."
-                )
-        checkpoint.restore(self._tensors(), tensors, self.path)
-        return header
+        return self.checkpoints.read()
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -248,8 +147,8 @@ class Trainer:
 
     def _after_loss(self) -> str:
         """Save the last step that all processes made; how to go on."""
-        if self._save("The last state is not in the folder."):
-            return f"Saved to {self.path}; start all processes again with resume=True to go on."
+        if self.checkpoints is not None and self._save("The last state is not in the folder."):
+            return f"Saved to {self.checkpoints.path}; start all processes again with resume=True to go on."
         return "With a folder, start all processes again with resume=True to go on from its checkpoint."
 
     @property
@@ -295,14 +194,14 @@ class Trainer:
             self._checkpoint()
 
     def _spent(self, began: float) -> float:
-        """Seconds since then; they count as training, also in an epoch that is interrupted."""
+        """Seconds since ``began``, added to the run's training time even if the epoch is interrupted."""
         self._wait()
         seconds = time.perf_counter() - began
         self._run.train_seconds += seconds
         return seconds
 
     def _chunk(self) -> int:
-        """Steps between two looks at the clock: one on a CPU, on a GPU enough to keep it busy."""
+        """Steps between two checks of the clock: one on a CPU, on a GPU enough to keep it busy."""
         return _STEPS_AT_ONCE if self.engine.device.type == "cuda" and self.engine.shard is None else 1
 
     def _wait(self) -> None:
@@ -310,8 +209,7 @@ class Trainer:
             torch.cuda.synchronize(self.engine.device)
 
     def _checkpoint_due(self) -> bool:
-        waited = self.path is not None and time.monotonic() >= self._next_save
-        return self._stopping or (waited and not self._writes.paused)
+        return self._stopping or (self.checkpoints is not None and self.checkpoints.due)
 
     def _checkpoint(self) -> None:
         """Save the present state; after an interrupt, stop."""
@@ -322,23 +220,24 @@ class Trainer:
         self._save()
 
     def _interruption(self, saved: bool, at_once: bool = False) -> Interrupted:
+        path = None if self.checkpoints is None else self.checkpoints.path
         if saved:
-            hint = f"Saved to {self.path}; call train again with resume=True to go on."
+            hint = f"Saved to {path}; call train again with resume=True to go on."
         else:
             hint = "The last steps could not be saved."
             if self.engine.shard is not None and self.engine.shard.rank > 0:
                 hint = "The first process of the group writes the checkpoint, if a folder was given."
-            elif self.path is None:
+            elif path is None:
                 hint = "Nothing was saved, because no folder was given."
             elif at_once:
                 hint = "The last steps were not saved."
-            if self.path is not None and os.path.exists(self.path):
+            if path is not None and path.exists():
                 hint += " Call train again with resume=True to go on from the last checkpoint."
             hint += " The exception's attribute 'run' has the networks so far."
         return Interrupted(f"Interrupted in epoch {self._run.epoch}. {hint}", self._run)
 
     def _finished(self, seconds: float) -> Epoch:
-        # What a replicate summed up before it stopped is no loss, and 0 would be the best one there is.
+        # The sums of a replicate that stopped are not a loss; left at 0 they would look like the best.
         alive = self.engine["alive"].unsqueeze(1)
         totals = torch.where(alive, self.engine["totals"], torch.nan)
         loss, nll, kl = totals.T.tolist()
@@ -362,7 +261,8 @@ class Trainer:
                 continue
             stopped = Stopped(k, self._run.seeds[k], step, *self._diagnose(k, step))
             self._run.stopped.append(stopped)
-            self._keep_last_good(step)
+            if self.checkpoints is not None:
+                self.checkpoints.keep_last_good(step)
             left = len(self._run.seeds) - len(self._run.stopped)
             _log.warning("%s%s", stopped, " The other replicates go on." if left else "")
             self._notify(lambda c, stopped=stopped: c.on_replicate_stopped(self._run, stopped))  # type: ignore[misc]
@@ -370,7 +270,7 @@ class Trainer:
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self._run.stopped)))
 
     def _diagnose(self, k: int, step: int) -> tuple[str, ...]:
-        """Which layer: the first whose values, KL or gradients are broken; with the KL comes own advice."""
+        """The first layer whose values, KL or gradients are not finite, and for a KL what to do about it."""
         for name, parameter in self.engine.replicates.trained.items():
             if not bool(torch.isfinite(parameter[k]).all()):
                 return (f"the value of {name.removeprefix('network.')} was not finite",)
@@ -394,15 +294,6 @@ class Trainer:
             if not bool(torch.isfinite(moment[k]).all()):
                 return f"the gradient of {name.removeprefix('network.')} was not finite"
         return "the likelihood was not finite, after the last layer"
-
-    def _keep_last_good(self, step: int) -> None:
-        """Keep the last checkpoint before the stop under a separate name."""
-        if self.path is not None and self.path.exists():
-            path, good = self.path, self.path.with_name(f"checkpoint-before-step-{step}.safetensors")
-            if not good.exists():
-                self._writes.attempt(
-                    str(good), lambda: checkpoint.keep_copy(path, good), "Training continues."
-                )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

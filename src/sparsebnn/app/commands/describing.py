@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sparsebnn.app.commands.splitting import Problem
-from sparsebnn.estimators.columns import Column, labels, to_floats
+from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import values_of
+from sparsebnn.io.cells import labels, to_floats
 
 __all__ = ["curves_of_classes", "effect_curves", "is_posterior", "residuals"]
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.estimators.columns import Column, labels
+from sparsebnn.estimators.columns import Column
+from sparsebnn.io.cells import labels
 
 if TYPE_CHECKING:
     import polars

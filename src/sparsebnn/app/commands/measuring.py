@@ -13,8 +13,9 @@ from sparsebnn import metrics
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.charts import wilson
 from sparsebnn.estimators import Encoder, Table
-from sparsebnn.estimators.columns import Column, labels, to_floats
+from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.target_codes import places
+from sparsebnn.io.cells import labels, to_floats
 
 __all__ = ["baselines", "calibration", "class_measures", "differences", "real_measures", "with_intervals"]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, invalid
-from sparsebnn.estimators.columns import MISSING
 from sparsebnn.estimators.encoding import names_apart
+from sparsebnn.io.cells import MISSING
 
 if TYPE_CHECKING:
     import polars

@@ -11,9 +11,9 @@ from sparsebnn.app.commands import describing, measuring, survival
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
-from sparsebnn.estimators.columns import absent
 from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.inference.metrics import entropy
+from sparsebnn.io.cells import absent
 from sparsebnn.io.formatting import plain
 from sparsebnn.nn.networks import InputSkip
 

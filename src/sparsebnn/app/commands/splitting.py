@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.estimators.columns import MISSING, absent, label, to_objects
 from sparsebnn.estimators.encoding import values_of
+from sparsebnn.io.cells import MISSING, absent, label, to_objects
 
 if TYPE_CHECKING:
     import polars

@@ -12,9 +12,9 @@ from sparsebnn import metrics
 from sparsebnn.app.commands.measuring import with_intervals
 from sparsebnn.app.commands.splitting import Problem, split, typed
 from sparsebnn.checks import check_choice, invalid
-from sparsebnn.estimators.columns import absent
 from sparsebnn.estimators.encoding import values_of
 from sparsebnn.estimators.survival_targets import columns_of
+from sparsebnn.io.cells import absent
 
 if TYPE_CHECKING:
     import polars

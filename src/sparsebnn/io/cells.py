@@ -1,0 +1,132 @@
+"""Cells of a table: which are missing, which are numbers, dates or levels. NumPy converts text."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import numbers
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from sparsebnn.checks import invalid
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # among numbers and dates, in upper or lower case
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
+_YEAR_LAST = [
+    date + time
+    for date in ("%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%Y")
+    for time in ("", " %H:%M", " %H:%M:%S")
+]
+
+
+def absent(value: Any) -> bool:
+    """Whether an entry is missing: None, NaN, NaT, pandas' NA or an empty string."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def label(value: Any) -> str:
+    """The name of a level; 1, 1.0 and numpy's 1 have the same name.
+
+    >>> label(1.0), label("a"), label(True)
+    ('1', 'a', 'True')
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return str(value)
+    return str(int(float(value))) if float(value).is_integer() else str(value)
+
+
+def labels(values: np.ndarray) -> np.ndarray:
+    """The level of each value, None where it is missing."""
+    return to_objects([None if absent(v) else label(v) for v in values.tolist()])
+
+
+def to_objects(cells: list[Any]) -> np.ndarray:
+    found = np.empty(len(cells), dtype=object)
+    found[:] = cells
+    return found
+
+
+def kind_of(values: np.ndarray) -> tuple[str, str]:
+    """``number``, ``date`` or ``category``, and the ``strptime`` format of dates with the year last.
+
+    Dates are ``ambiguous`` if no row tells day and month apart.
+
+    >>> kind_of(to_objects(["00200", "?", "1e3"])), kind_of(to_objects(["2024-05-31 14:00", None]))
+    (('number', ''), ('date', ''))
+    >>> kind_of(to_objects(["31/05/2024", "01/02/2024"])), kind_of(to_objects(["01/02/2024"]))
+    (('date', '%d/%m/%Y'), ('ambiguous', ''))
+    """
+    if _fits(values, "number"):
+        return "number", ""
+    if _fits(values, "date"):
+        return "date", ""
+    forms = [form for form in _YEAR_LAST if _fits(values, "date", form)]
+    if len(forms) > 1:
+        return "ambiguous", ""
+    return ("date", forms[0]) if forms else ("category", "")
+
+
+def to_floats(values: np.ndarray, kind: str, form: str, name: str) -> np.ndarray:
+    """Numbers, durations in seconds, or dates in days since 1970 as float64; NaN where missing."""
+    try:
+        found = _converted(values, kind, form)
+    except (TypeError, ValueError):
+        bad = next(i for i in range(len(values)) if not _fits(values[i : i + 1], kind, form))
+        shown = f", such as {datetime.date(2024, 5, 31):{form}}" if form else ""
+        raise invalid(name, "the table", f"{kind}s, as in training{shown}", repr(values[bad])) from None
+    if np.isinf(found).any():
+        advice = "Replace infinite values, or leave them empty."
+        raise invalid(name, "the table", "finite", "infinity", advice)
+    return found
+
+
+def _fits(values: np.ndarray, kind: str, form: str = "") -> bool:
+    try:
+        _converted(values, kind, form)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _converted(values: np.ndarray, kind: str, form: str) -> np.ndarray:
+    if kind == "date":
+        moments = values if values.dtype.kind == "M" else _dates(values, form)
+        moments = moments.astype("datetime64[ms]")
+        return np.where(np.isnat(moments), np.nan, moments.astype(np.float64) / 86_400_000.0)
+    if values.dtype.kind == "m":
+        return values / np.timedelta64(1, "s")
+    if values.dtype.kind == "M":
+        raise TypeError("dates are not numbers")
+    return values.astype(np.float64) if values.dtype.kind in "biuf" else _numbers(values)
+
+
+def _known(values: np.ndarray) -> list[Any]:
+    """The cells, None where they are missing or say so."""
+    cells = [v.strip() if isinstance(v, str) else v for v in values.tolist()]
+    return [None if absent(v) or (isinstance(v, str) and v.lower() in MISSING) else v for v in cells]
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    cells = _known(values)
+    if any(isinstance(v, np.datetime64) or (isinstance(v, str) and "_" in v) for v in cells):
+        raise ValueError("float() would accept dates and text such as 2000_01")
+    return to_objects(cells).astype(np.float64)
+
+
+def _dates(values: np.ndarray, form: str) -> np.ndarray:
+    cells = [_year_last(v, form) if isinstance(v, str) and not _ISO.match(v) else v for v in _known(values)]
+    if not all(isinstance(v, str | datetime.date | np.datetime64 | None) for v in cells):
+        raise TypeError("NumPy would read numbers as dates")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # NumPy converts zones to UTC
+        return to_objects(cells).astype("datetime64[ms]")
+
+
+@functools.lru_cache(maxsize=65536)
+def _year_last(text: str, form: str) -> datetime.datetime:
+    return datetime.datetime.strptime(text, form)
