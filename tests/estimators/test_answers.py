@@ -47,7 +47,7 @@ def test_over_dispersed_counts_have_calibrated_pits(counts):
 
 @pytest.mark.parametrize("task", ["counts", "times"])
 def test_long_tails_do_not_ruin_exponentials_of_outputs(task):
-    """Skewed columns give some rows far outputs before training: at the usual rate counts end up unrelated."""
+    """Skewed columns give some rows far outputs at first: at the usual rate, counts end up unrelated."""
     random = np.random.RandomState(0)
     x = np.concatenate([random.randn(600, 1), np.exp(1.2 * random.randn(600, 3)), random.randn(600, 3)], 1)
     rate = np.exp(1.0 + 0.8 * x[:, 0])
