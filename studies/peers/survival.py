@@ -221,7 +221,7 @@ def run(
 
 
 def validate(study: Study, tell: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Settings of ours, with two replicates, on other data sets, two of five folds each."""
+    """Settings of ours, with few replicates, on other data sets, two of five folds each."""
     options: dict[str, dict[str, Any]] = {
         "temperature 0.15": {"temperature": 0.15},
         "temperature 0.5": {"temperature": 0.5},
@@ -229,6 +229,7 @@ def validate(study: Study, tell: Callable[[str], None] = print) -> list[dict[str
         "temperature 1, linear": {"temperature": 1.0, "hidden": ()},
         "temperature 1, Cox": {"temperature": 1.0, "likelihood": "cox"},
     }
+    options |= {f"rate {r:g}": {"learning_rate": r, "replicates": 4} for r in (0.04, 0.02, 0.01)}
     path = study.folder / "validation.jsonl"
     done = {(r["data"], r["method"], r["fold"]) for r in read_rows(path)}
     for name in VALIDATION:
@@ -236,7 +237,7 @@ def validate(study: Study, tell: Callable[[str], None] = print) -> list[dict[str
         for fold, (training, test) in list(enumerate(splits(y, 5, study.given.seed)))[:2]:
             for label, settings in options.items():
                 if (name, label, fold) not in done:
-                    model = methods(study.given.seed, **settings, replicates=2)[OURS]()
+                    model = methods(study.given.seed, **{"replicates": 2, **settings})[OURS]()
                     row = {
                         "data": name,
                         "method": label,
