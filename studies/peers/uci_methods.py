@@ -93,7 +93,6 @@ def deep_ensemble(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarr
             drawn = 2.0 * torch.rand(_MEMBERS, rows, outputs, generator=random) - 1.0
             parameters.append((drawn / math.sqrt(inputs)).requires_grad_())
     optimizer = torch.optim.Adam(parameters, lr=_RATE, weight_decay=1e-5)
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, data.epochs)
     for _ in range(data.epochs):
         order = torch.stack([torch.randperm(len(x), generator=random) for _ in range(_MEMBERS)])
         for rows in order.split(_BATCH, dim=1):
@@ -103,7 +102,6 @@ def deep_ensemble(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarr
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        decay.step()
     return data.prediction(truth, *_mean_and_std(data.new.expand(_MEMBERS, -1, -1), parameters))
 
 
