@@ -321,8 +321,10 @@ def table(rows: Sequence[dict[str, Any]], key: str = "accuracy") -> str:
         cells, means = [method], []
         for name in names:
             found = [r[key] for r in own if r["data"] == name]
-            error = np.std(found, ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
-            cells.append(f"{100 * np.mean(found):.1f} ± {100 * error:.1f}" if found else "")
+            shown = f"{100 * np.mean(found):.1f}" if found else ""
+            if len(found) > 1:
+                shown += f" ± {100 * np.std(found, ddof=1) / np.sqrt(len(found)):.1f}"
+            cells.append(shown)
             means += [float(np.mean(found))] if found else []
         mean = f"{100 * np.mean(means):.1f}" if len(means) == len(names) else ""
         lines.append("| " + " | ".join([*cells, mean, f"{np.mean([r['seconds'] for r in own]):.1f}"]) + " |")

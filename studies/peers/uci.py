@@ -133,11 +133,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             own = [r for r in rows if r["data"] == name and r["method"] == method]
             if not own:
                 continue
-            cells = [f"{name}, {len(own)} splits", method]
+            cells = [f"{name}, {len(own)} split{'s' * (len(own) > 1)}", method]
             for key in ("rmse", "log_likelihood", "coverage"):
                 values = [r[key] for r in own]
-                error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-                cells.append(f"{np.mean(values):.3g} ± {error:.2g}")
+                shown = f"{np.mean(values):.3g}"
+                if len(values) > 1:
+                    shown += f" ± {np.std(values, ddof=1) / np.sqrt(len(values)):.2g}"
+                cells.append(shown)
             lines.append("| " + " | ".join([*cells, f"{np.mean([r['seconds'] for r in own]):.1f}"]) + " |")
         rmse, log_likelihood = PUBLISHED[name]
         shown = "" if rmse is None else f"{rmse:g}"
