@@ -105,10 +105,13 @@ def _mean(rows: Sequence[dict[str, Any]], name: str, method: str, key: str) -> f
 def verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, bool]]:
     """For each data set: is ours at least as good as MC dropout, as published, and as the deep ensemble?
 
-    Ours is rounded to the two decimals of the published figures before it is compared with them.
+    The deep ensemble is compared on the splits that ours has. Ours is rounded to the two decimals of the
+    published figures before it is compared with them.
     """
     found = {}
-    for name in dict.fromkeys(row["data"] for row in rows if row["method"] == OURS):
+    own = {(row["data"], row["split"]) for row in rows if row["method"] == OURS}
+    rows = [row for row in rows if (row["data"], row["split"]) in own]
+    for name in dict.fromkeys(row["data"] for row in rows):
         rmse, log_likelihood = (_mean(rows, name, OURS, key) for key in ("rmse", "log_likelihood"))
         published, published_ll = PUBLISHED[name]
         found[name] = {
