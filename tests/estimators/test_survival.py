@@ -117,7 +117,7 @@ def test_kaplan_meier_is_scikit_survivals():
         np.testing.assert_allclose(survival.numpy(), theirs[np.isin(their_times, times.numpy())], rtol=1e-12)
 
 
-@pytest.mark.parametrize("likelihood", ["piecewise_exponential", "cox"])
+@pytest.mark.parametrize("likelihood", ["piecewise_exponential", "discrete_hazard", "cox"])
 def test_units_of_time_do_not_matter(likelihood):
     """By a power of two bit for bit; in days instead of years up to rounding."""
     fits = []
@@ -151,6 +151,22 @@ def test_all_events_and_vectors_of_times():
     events = np.array([(True, t) for t in Y["days"]], dtype=Y.dtype)
     one, other = clone(whole).fit(X, events), clone(whole).fit(X, Y["days"])
     np.testing.assert_array_equal(one.predict(NEW_X), other.predict(NEW_X))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "events"),
+    [(name, len(X)) for name in ("piecewise_exponential", "discrete_hazard", "cox")]
+    + [("piecewise_exponential", 1), ("cox", 1)],
+)
+def test_one_event_and_only_events(likelihood, events):
+    """With one event among many rows nearly all survive; with events only, hardly anybody the last time."""
+    y = Y.copy()
+    y["died"] = np.arange(len(y)) >= len(y) - events
+    model = SparseBNNSurvival(**{**FAST, "epochs": 200 if events == 1 else 30}, likelihood=likelihood)
+    model.fit(X, y)
+    assert np.isfinite(model.predict(NEW_X)).all()
+    at_last = model.predict_survival_function(X, times=[y["days"].max()]).mean()
+    assert at_last > 0.9 if events == 1 else at_last < 0.1
 
 
 def test_left_truncation_changes_the_hazard():

@@ -49,6 +49,11 @@ _ROWS_FOR_TWO_LAYERS = {"classification": 2000, "regression": 5000}
 _ROWS_TO_CONVERGE = 2000
 _RATE, _RATE_OTHER = 4e-2, 1e-2  # of the default network, and of other families or a target density
 _RATE_NOISE = 2e-2  # where the noise depends on the row
+# Where outputs are far off, the gradients of their exponential are so large that Adam, which remembers them,
+# hardly moves afterwards.
+_RATE_EXPONENTIAL = 1e-2
+_EXPONENTIAL = ("poisson", "negative_binomial", "zero_inflated_poisson", "zero_inflated_negative_binomial",
+                "piecewise_exponential")  # fmt: skip
 _TEMPERATURE_OTHER = {"classification": 0.15, "regression": 0.75}
 # Of the KL. Not a share of the training: the longer networks train with little of it, the more weights
 # they fit to noise and keep, and the density would depend on the number of epochs.
@@ -224,6 +229,8 @@ def planned(given: dict[str, Any], rows: int, task: str, owner: str) -> Plan:
         rate = _RATE if free else _RATE_OTHER
         if given.get("noise") == "heteroscedastic":
             rate = min(rate, _RATE_NOISE)
+        if given.get("likelihood") in _EXPONENTIAL:
+            rate = min(rate, _RATE_EXPONENTIAL)
     rate = positive(rate, "learning_rate", owner, "'auto' or a positive number")
     temperature, tempered = given["temperature"], None
     if not _auto(temperature):
