@@ -58,4 +58,4 @@ def test_the_service_answers(tmp_path: Path) -> None:
     frame.loc[2, "size"] = np.nan
     want = model.predict_proba(frame.head(3))
     np.testing.assert_allclose([row["probabilities"] for row in answer], want, atol=1e-5)
-    assert [row["label"] for row in answer] == [str(label) for label in model.predict(frame.head(3))]
+    assert [row["label"] for row in answer] == model.predict(frame.head(3)).tolist()
