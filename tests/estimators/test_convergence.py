@@ -83,6 +83,14 @@ def test_small_classifications_train_for_a_fixed_number_of_steps(rows, converges
     assert (plan.most_epochs is not None) == converges
 
 
+def test_large_tables_train_for_the_planned_epochs_at_most():
+    plan = planned(SparseBNNRegressor().get_params(), 2000, "regression", "SparseBNNRegressor")
+    assert plan.within_reason(2000, 5) == plan
+    assert plan.most_epochs == 4 * plan.settings.epochs
+    large = plan.within_reason(2000, 3000)
+    assert large.most_epochs == plan.settings.epochs
+
+
 def test_the_decay_starts_at_the_full_rate():
     plateau = early_stopping.Plateau(decay=10)
     assert plateau.factor(7, 100) == 1.0

@@ -41,6 +41,7 @@ _HARDLY_TEMPERED = 0.5  # from here on, tempered replicates are not worth their 
 _LEAST_TO_COMPARE = 30  # rows
 _MOST_STEPS = 4000
 _MOST_TIMES = 4  # so many times the planned epochs, if training does not converge before
+_MOST_WORK = 4e10  # multiplications of a training that goes on beyond the planned epochs
 _UNITS = ((50,), (50, 50))
 # With fewer rows, a second hidden layer is not worth its time.
 _ROWS_FOR_TWO_LAYERS = {"classification": 2000, "regression": 5000}
@@ -139,8 +140,19 @@ class Plan:
 
     def device(self, rows: int, inputs: int) -> str:
         """A GPU if there is one and enough work: to start on it takes longer than a small training."""
-        work = rows * self.settings.epochs * inputs * max(self.hidden, default=1) * len(self.temperatures)
+        work = self.settings.epochs * self._work(rows, inputs)
         return "cuda" if torch.cuda.is_available() and work > _WORK_FOR_GPU else "cpu"
+
+    def _work(self, rows: int, inputs: int) -> float:
+        """Multiplications of an epoch, roughly."""
+        return float(rows * inputs * max(self.hidden, default=1) * len(self.temperatures))
+
+    def within_reason(self, rows: int, inputs: int) -> Plan:
+        """The plan with fewer epochs at most, if it would take long to converge."""
+        if self.most_epochs is None:
+            return self
+        most = int(min(self.most_epochs, _MOST_WORK / max(1.0, self._work(rows, inputs))))
+        return dataclasses.replace(self, most_epochs=max(self.settings.epochs, most))
 
     def threads(self, inputs: int, device: str) -> contextlib.AbstractContextManager[None]:
         """One thread for small networks on the CPU, where a second one costs more than it saves."""

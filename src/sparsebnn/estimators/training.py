@@ -35,6 +35,7 @@ _ROWS_TO_SPARE = 5000
 _TRIAL_STEPS = 3  # per epoch; two epochs are timed
 _ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
 MANY_COLUMNS = 30  # with fewer, a second training is not worth its time
+_ROWS_PER_COLUMN = 50  # with more, one training tells useful columns from useless ones
 _LEAST_INCLUSION = 0.1
 _MOST_KEPT = 0.5  # of the columns, on average
 _REPAYS_COMPILING = 120.0  # seconds; with a smaller time budget, compiling for a GPU does not pay
@@ -75,6 +76,7 @@ class Training(Fitted):
             keep = self._kept_rows
             inputs, y, w = inputs[keep], y[keep], w[keep]
         plan = planned(self._plan_options(len(inputs)), len(inputs), self._task, owner)
+        plan = plan.within_reason(*inputs.shape)
         form = self._likelihood(y)
         options: dict[str, Any] = {}
         if self._continued is not None:
@@ -149,6 +151,8 @@ class Training(Fitted):
         """The networks of a second training, on the columns that the first one includes."""
         plan, column_of, columns = self.plan_, self._encoder.column_of, len(self._encoder.columns)
         if self._continued is not None or not plan.input_skip:
+            return ()
+        if len(data[0]) >= _ROWS_PER_COLUMN * columns:
             return ()
         if not self.screen or not has_time or self._fold is None or run.stopped:
             self.notes_ += _screening_is_off(columns, len(data[0]))
