@@ -1,9 +1,9 @@
 """``python -m benchmarks.sparse_inference``: what a prediction of a sparse network costs, beside dense ones.
 
 784-400-600-10 and LeNet-5 with random weights, of which a random part is left, on one thread and on two; with
-``--architectures skip`` 784-400-600-10 whose layers all see the input, in a file of its own. All ways to run
-a network are timed in turns of a millisecond or one call, and the shortest turn of each counts: whatever else
-the machine does only makes turns longer.
+``--architectures skip`` 784-400-600-10 whose layers all see the input, written to a separate file. All ways
+to run a network are timed in turns of a millisecond or one call, and the shortest turn of each counts:
+whatever else the machine does only makes turns longer.
 """
 
 from __future__ import annotations

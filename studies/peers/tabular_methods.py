@@ -47,7 +47,7 @@ def _as_categories(x: Any) -> Any:
 
 
 def _as_text(x: Any) -> Any:
-    """Missing text as a level of its own, as CatBoost wants it."""
+    """Missing text as a separate level, which CatBoost requires."""
     rest = [name for name in x.columns if name not in _numeric(x)]
     return x.assign(**{name: x[name].astype(object).fillna("missing").astype(str) for name in rest})
 

@@ -205,7 +205,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Precision, recall and stability by design, method and rule; sets have lines of their own."""
+    """Precision, recall and stability by design, method and rule; credible sets have separate lines."""
     lines = []
     for design, method in dict.fromkeys((row["design"], row["method"]) for row in rows):
         own = [row for row in rows if (row["design"], row["method"]) == (design, method)]

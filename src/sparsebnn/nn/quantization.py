@@ -3,7 +3,7 @@
 A value v between layers is the level q = clamp(round(v / scale) + zero, 0, 255). ``scale`` and ``zero`` come
 from the smallest and largest values that given rows produce. Outputs of the network are floats.
 
-The inputs that an input-skip network passes on keep their levels, with a scale of their own. A unit then adds
+The inputs that an input-skip network passes on keep their levels and a separate scale. A unit then adds
 up levels of two scales: its integer weights are those of w · scale.
 """
 

@@ -224,7 +224,7 @@ class Checkpoints:
         return time.monotonic() >= self._next and not self._writes.paused
 
     def save(self, header: dict[str, Any], consequence: str) -> bool:
-        """Write a checkpoint; whether that worked. If not, the log says so."""
+        """Write a checkpoint and return whether that worked; the log reports a failure."""
         header = {"signature": self.signature, **header, "mode": self.engine.mode}
         saved = self._writes.attempt(
             f"The checkpoint {self.path}",
