@@ -1,5 +1,7 @@
 """Comparisons on the same rows, and what the report draws, against formulas and scikit-learn."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import polars
 import pytest
@@ -66,3 +68,9 @@ def test_baselines_read_many_levels():
     assert found["logistic regression"]["metrics"]["accuracy"]["value"] > 0.97
     assert found["gradient boosting"]["metrics"]["accuracy"]["value"] > 0.97
     assert found["gradient boosting"]["difference"]["nll"]["low"] > 0.0
+
+
+def test_a_column_that_is_mostly_missing_has_a_curve_of_its_levels():
+    values = np.array(["a", None, None, "b", None, "a", "other"], dtype=object)
+    column = SimpleNamespace(kind="category", levels=("a", "b"), reference=None)
+    assert describing._grid(column, values) == ["a", "b"]

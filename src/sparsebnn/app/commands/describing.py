@@ -58,7 +58,7 @@ def effect_curves(model: Any, problem: Problem) -> list[dict[str, Any]]:
 def _grid(column: Column, values: np.ndarray) -> list[Any]:
     """The most frequent levels, or numbers from the 1% to the 99% quantile; empty for dates."""
     if column.kind == "category":
-        known = {*column.levels, column.reference}
+        known = {*column.levels, column.reference} - {None}  # None: most values are missing
         levels, counts = np.unique([v for v in labels(values) if v in known], return_counts=True)
         return sorted(levels[np.argsort(-counts, kind="stable")][:_MOST_LEVELS].tolist())
     if column.kind != "number":
