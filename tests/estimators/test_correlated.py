@@ -103,3 +103,13 @@ def test_more_columns_than_rows_and_separated_classes():
     assert model.inclusion_.argmax() == 2
     assert all(2 in one.members for one in model.credible_sets(x))
     assert np.isfinite(model.predict_proba(100.0 * x)).all()
+
+
+def test_columns_missing_in_the_same_rows_are_no_copies():
+    x = np.random.RandomState(0).randn(200, 3)
+    y = x[:, 0] - x[:, 1]
+    x[:5, :2] = np.nan
+    model = SparseBNNRegressor(random_state=0, replicates=2, epochs=3).fit(x, y)
+    found = model.column_correlations(x)
+    assert found[0, 1] < 0.3
+    assert (np.diag(found) > 0.99).all()

@@ -35,9 +35,14 @@ def sampled(networks: Sequence[nn.Module], encoder: Encoder, n_draws: int, seed:
 
 
 def correlations(x: np.ndarray, encoder: Encoder) -> np.ndarray:
-    """Absolute correlations between columns: the largest between an input of the one and of the other."""
+    """Absolute correlations between columns: the largest between an input of the one and of the other.
+
+    Inputs that mark missing values do not count: columns that are missing in the same rows are no copies.
+    """
     column_of, count = encoder.column_of, len(encoder.columns)
     of_inputs = torch.from_numpy(absolute_correlations(x.astype(np.float64)))
+    marks = [np.flatnonzero(column_of == j)[-1] for j in range(count) if encoder.columns[j].gaps]
+    of_inputs[marks], of_inputs[:, marks] = 0.0, 0.0
     places = torch.from_numpy(column_of.astype(np.int64))
     rows = torch.zeros(count, len(column_of), dtype=torch.float64)
     rows.scatter_reduce_(0, places.unsqueeze(1).expand_as(of_inputs), of_inputs, "amax")
