@@ -145,6 +145,23 @@ def test_a_number_is_a_regression_with_intervals(tmp_path):
     assert all(float(r["low (5%)"]) < float(r["prediction"]) < float(r["high (95%)"]) for r in rows)
 
 
+def test_a_likelihood_decides_the_task(tmp_path):
+    rng = np.random.RandomState(0)
+    x = rng.randn(80, 1)
+    rows = np.hstack([x, rng.poisson(np.exp(0.5 * x))]).tolist()  # few values: without it, classes
+    data = write(tmp_path / "counts.csv", ["x", "n"], rows)
+    words = ["fit", data, "--target", "n", "--out", tmp_path / "run", *QUICK]
+    assert call(*words, "--likelihood", "poisson").exit_code == 0
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf-8"))
+    assert record["task"] == "regression"
+    model = load(tmp_path / "run" / "model.safetensors")
+    assert model.likelihood == "poisson"
+    low, high = model.predict_interval(polars.DataFrame({"x": [0.0]})).T
+    assert low == low.round()
+    assert high == high.round()  # quantiles of counts
+    refused(call(*words, "--task", "classification", "--likelihood", "poisson"), "'likelihood'")
+
+
 def test_columns_that_replace_each_other_form_a_set(tmp_path):
     rng = np.random.RandomState(0)
     z = rng.randn(160, 1)
@@ -198,6 +215,7 @@ def test_missing_files_give_one_line(words, message):
     ("option", "value"),
     [
         ("task", "guess"),
+        ("likelihood", "poison"),
         ("family", "flo"),
         ("epochs", "0"),
         ("replicates", "0"),

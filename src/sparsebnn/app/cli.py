@@ -56,7 +56,7 @@ def _app() -> Any:
 
     app = typer.Typer(
         name="sparsebnn",
-        help=sparsebnn.__doc__,
+        help="Sparse Bayesian neural networks for tables: fit, predict, export, report.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -90,6 +90,10 @@ def _app() -> Any:
         ),
         out: Path = typer.Option(Path("run"), help="The run folder: model, predictions, record, report."),
         task: str = typer.Option("auto", help="classification or regression; auto looks at the target."),
+        likelihood: str = typer.Option(
+            "auto",
+            help="For example poisson (counts), student_t (outliers), ordinal (ordered classes).",
+        ),
         drop: list[str] = typer.Option([], help="A column to leave out; may be repeated."),
         id_: list[str] = typer.Option(
             [], "--id", help="A column that names the rows: left out, copied to predictions."
@@ -124,6 +128,8 @@ def _app() -> Any:
 
         sparsebnn fit trial.csv --time days --event died
 
+        sparsebnn fit claims.csv --target claims --likelihood poisson
+
         cat patients.csv | sparsebnn fit - --target outcome --json
         """
         command = _command("fit", fit, locals())
@@ -136,6 +142,7 @@ def _app() -> Any:
                 out,
                 times=_times(target, time, event, entry),
                 task=task,
+                likelihood=likelihood,
                 test_share=test_share,
                 force=force,
                 seed=seed,

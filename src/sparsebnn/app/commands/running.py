@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,13 +36,20 @@ from sparsebnn.estimators import (
 from sparsebnn.io.storage import StorageError
 from sparsebnn.training import Interrupted
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["export", "fit", "info", "predict"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
 _FIT = "sparsebnn fit"
+_LIKELIHOODS = {
+    "gaussian": "regression",
+    "student_t": "regression",
+    "poisson": "regression",
+    "negative_binomial": "regression",
+    "zero_inflated_poisson": "regression",
+    "zero_inflated_negative_binomial": "regression",
+    "ordinal": "classification",
+    "noisy_categorical": "classification",
+}
 
 
 def fit(
@@ -52,6 +59,7 @@ def fit(
     *,
     times: survival.Times | None = None,
     task: str = "auto",
+    likelihood: str = "auto",
     test_share: float = 0.2,
     force: bool = False,
     seed: int = 0,
@@ -66,6 +74,9 @@ def fit(
     """
     tune = settings.pop("tune", 0)
     _check(task, test_share, seed, settings)
+    if likelihood != "auto":
+        task = _task_of(likelihood, task, times)
+        settings["likelihood"] = likelihood
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
@@ -105,6 +116,16 @@ def _check(task: str, test_share: float, seed: int, settings: dict[str, Any]) ->
         plan.positive(settings["time_budget"], "time-budget", _FIT, "positive seconds")
     # Making a plan checks the other settings; the number of rows does not matter here.
     plan.planned({**SparseBNNClassifier().get_params(), **settings}, 1000, "classification", _FIT)
+
+
+def _task_of(likelihood: str, task: str, times: Any) -> str:
+    """The task that a likelihood is for."""
+    check_choice(likelihood, ("auto", *_LIKELIHOODS), "likelihood", _FIT)
+    if times is not None:
+        raise invalid("likelihood", _FIT, "left out for survival", repr(likelihood))
+    if task not in ("auto", _LIKELIHOODS[likelihood]):
+        raise invalid("likelihood", _FIT, f"one for {task}", repr(likelihood), "Leave --task out.")
+    return _LIKELIHOODS[likelihood]
 
 
 def _check_device(device: str) -> None:
