@@ -135,7 +135,7 @@ def normals(
     if _has_kernel(seeds, count, dtype, eager):
         return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
     if fused and count:
-        return training.normals(seeds, stream, int(step), count)
+        return training.normals(seeds, stream, step, count)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
