@@ -200,7 +200,7 @@ def test_joined_draws_are_those_of_one_set(form):
     for d in range(10):
         for i in range(rows):
             if form is Gaussian:
-                mean, std = forms[own[d, i]].mean_and_std(both[d, i : i + 1].float())
+                _, std = forms[own[d, i]].mean_and_std(both[d, i : i + 1].float())
                 normal = torch.distributions.Normal(both[d, i, 0], 1.5 * std[0, 0].double())
                 log[d, i] = normal.log_prob(y[i, 0].double()) + 0.5 * math.log(2.0 * math.pi)
             else:

@@ -253,6 +253,17 @@ def test_draws_at_a_time_are_as_alone(family, model, draws):
         assert torch.allclose(ours, other.expand_as(ours), rtol=0, atol=1e-12)
 
 
+def test_networks_are_run_in_another_precision():
+    made = [network().float(), network("spike_slab").float()]
+    sparsebnn.nn.initialize(made[1], 8)
+    options = {"n_draws": 3, "draws": "weights"}
+    ((_, ours),) = draw_outputs_of_all(made, X, like=X, **options)
+    assert next(made[0].parameters()).dtype == torch.float32  # left as it was
+    for outputs, one in zip(ours, made):
+        ((_, alone),) = draw_outputs(copy.deepcopy(one).double(), X, **options)
+        torch.testing.assert_close(outputs, alone, rtol=0.0, atol=1e-12)
+
+
 def test_the_first_layer_sees_every_row_once_for_all_draws(monkeypatch):
     """Where memory is short, rows are divided. Draws of a flow have their z in common: draws are divided."""
     x = torch.randn(50, 4, dtype=torch.float64)

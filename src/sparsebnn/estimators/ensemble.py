@@ -75,14 +75,14 @@ class Ensemble:
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
     ) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
-        networks = self.doubled(device)
-        widest = max(layer.out_features for layer in linear_layers(networks[0]))
-        per_row = 8 * len(networks) * n_draws * widest
+        widest = max(layer.out_features for layer in linear_layers(self.networks[0]))
+        per_row = 8 * len(self.networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))
         yield from draw_outputs_of_all(
-            networks,
+            self.networks,
             torch.from_numpy(x),
             n_draws,
+            like=torch.empty(0, dtype=torch.float64, device=device),
             model=model,
             draws="weights",
             seed=seed,

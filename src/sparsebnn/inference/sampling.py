@@ -105,16 +105,28 @@ def draw_outputs(
 
 @torch.no_grad()
 def draw_outputs_of_all(
-    networks: Sequence[nn.Module], x: Tensor, n_draws: int = 100, **options: Any
+    networks: Sequence[nn.Module],
+    x: Tensor,
+    n_draws: int = 100,
+    *,
+    like: Tensor | None = None,
+    **options: Any,
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
     ``options`` are those of :func:`draw_outputs`. All networks see the same noise, so each has the draws it
-    has alone.
+    has alone. With ``like`` they are run with its precision, on its device.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
-    plan = _Plan(networks[0], x, n_draws, len(networks), **options)
+    first = networks[0]
+    if like is not None:
+        parameters, buffers = (
+            {name: t.to(like if t.is_floating_point() else like.device) for name, t in kind.items()}
+            for kind in (parameters, buffers)
+        )
+        first = copy.deepcopy(first).to(like)
+    plan = _Plan(first, x, n_draws, len(networks), **options)
 
     def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
         def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
