@@ -36,6 +36,17 @@ def test_the_probe_sees_a_heavy_import():
     assert "safetensors" in loaded_by("import safetensors")
 
 
+def test_reachability_imports_no_computer_algebra():
+    """PyTorch imports sympy for a gradient with weights, which costs a first fit a quarter of a second."""
+    code = (
+        "import sys, sparsebnn\n"
+        "from sparsebnn.selection.paths import median_reach\n"
+        "median_reach(sparsebnn.mlp([3, 4, 1], family='gaussian'))\n"
+        "assert 'sympy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_about_fifteen_public_names():
     assert 10 <= len(sparsebnn.__all__) <= 17
     assert len(set(sparsebnn.__all__)) == len(sparsebnn.__all__)

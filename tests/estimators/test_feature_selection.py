@@ -15,13 +15,16 @@ from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.random.noise import NoiseBuffer
 
-FAMILIES = ["spike_slab", "concrete", "gaussian", "flow"]
+FAMILIES = ["spike_slab", "concrete", "gaussian", "flow", "input-skip"]
 
 
 def network(family: str, inputs: int = 5, seed: int = 0):
     torch.manual_seed(seed)
     options = {"hidden": (8, 8)} if family == "flow" else None
-    made = mlp([inputs, 6, 1], family=family, family_options=options)
+    skip = family == "input-skip"
+    sizes = [inputs, 6, 4, 1] if skip else [inputs, 6, 1]
+    family = "spike_slab" if skip else family
+    made = mlp(sizes, family=family, family_options=options, input_skip=skip)
     with torch.no_grad():
         for module in made.modules():
             if isinstance(module, Linear) and module.family != "gaussian":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,8 @@ from scipy.optimize import minimize
 
 from sparsebnn import metrics
 from sparsebnn.checks import InvalidInput
-from sparsebnn.inference.calibration import CentralLevels, Correction, correction
+from sparsebnn.inference.calibration import CentralLevels, Correction, HeldOut, Joined, correction
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, NoisyCategorical
 
 HALVES = torch.tensor([[0.5, 0.5]] * 2)
 
@@ -173,3 +175,40 @@ def test_central_intervals_hold_what_they_say_with_heavy_tails():
     assert CentralLevels()(0.3) == 0.3
     few = CentralLevels.of(torch.full((3, 1), 0.5, dtype=torch.float64), torch.ones(3))
     assert abs(few.shift) < 1.5
+
+
+@pytest.mark.parametrize("form", [Bernoulli, lambda: Categorical(3), lambda: NoisyCategorical(3), Gaussian])
+def test_joined_draws_are_those_of_one_set(form):
+    """The mean over all draws, of which each row has those of two networks with their own likelihoods."""
+    random = torch.Generator().manual_seed(0)
+    forms, rows = [form() for _ in range(4)], 9
+    for place, each in enumerate(forms):
+        for parameter in each.parameters():
+            parameter.data += 0.3 * place
+    outputs_each = forms[0].n_outputs(torch.zeros(rows, 1))
+    y = torch.randint(0, 2, (rows,), generator=random).float()
+    y = y[:, None] if form is Gaussian else y
+    weight, parts = torch.rand(rows, generator=random, dtype=torch.float64), []
+    for _ in range(2):
+        outputs = torch.randn(5, rows, outputs_each, generator=random, dtype=torch.float64)
+        parts.append((outputs, torch.randint(0, 4, (rows,), generator=random).expand(5, -1)))
+    each = [HeldOut(outputs, y, weight, forms, own) for outputs, own in parts]
+    both, own = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    whole, joined = HeldOut(both, y, weight, forms, own), Joined(each)
+    # Draw by draw and row by row, as the definition says.
+    log = torch.empty(10, rows, dtype=torch.float64)
+    for d in range(10):
+        for i in range(rows):
+            if form is Gaussian:
+                _, std = forms[own[d, i]].mean_and_std(both[d, i : i + 1].float())
+                normal = torch.distributions.Normal(both[d, i, 0], 1.5 * std[0, 0].double())
+                log[d, i] = normal.log_prob(y[i, 0].double()) + 0.5 * math.log(2.0 * math.pi)
+            else:
+                label = y[i : i + 1].long() if outputs_each > 1 else y[i : i + 1]
+                log[d, i] = -forms[own[d, i]].nll(1.5 * both[d, i : i + 1], label)
+    expected = -(torch.logsumexp(log, 0) - math.log(10)).detach()
+    torch.testing.assert_close(whole.by_row(math.log(1.5)), expected, rtol=1e-5, atol=1e-6)
+    for log_s in (0.0, math.log(1.5)):
+        torch.testing.assert_close(joined.by_row(log_s), whole.by_row(log_s), rtol=1e-10, atol=1e-12)
+    if form is Gaussian:
+        torch.testing.assert_close(joined.pit(1.5), whole.pit(1.5), rtol=1e-10, atol=1e-12)

@@ -1,6 +1,7 @@
 """prediction.py: averages of probabilities, the median model, uncertainty; what draws depend on."""
 
 import copy
+import functools
 import math
 import threading
 
@@ -15,6 +16,7 @@ from sparsebnn.inference import sampling
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.inference.prediction import predict, predict_all
 from sparsebnn.inference.sampling import draw_outputs, draw_outputs_of_all
+from sparsebnn.kernels import training
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import LocalPass, MedianPass, WeightPass, measure
@@ -249,6 +251,63 @@ def test_draws_at_a_time_are_as_alone(family, model, draws):
     pair = list(draw_outputs_of_all([made, made], x, memory=1 << 24, **options))
     for (_, ours), (_, other) in zip(pair, alone):
         assert torch.allclose(ours, other.expand_as(ours), rtol=0, atol=1e-12)
+
+
+def test_networks_are_run_in_another_precision():
+    made = [network().float(), network("spike_slab").float()]
+    sparsebnn.nn.initialize(made[1], 8)
+    options = {"n_draws": 3, "draws": "weights"}
+    ((_, ours),) = draw_outputs_of_all(made, X, like=X, **options)
+    assert next(made[0].parameters()).dtype == torch.float32  # left as it was
+    for outputs, one in zip(ours, made):
+        ((_, alone),) = draw_outputs(copy.deepcopy(one).double(), X, **options)
+        torch.testing.assert_close(outputs, alone, rtol=0.0, atol=1e-12)
+
+
+def test_the_first_layer_sees_every_row_once_for_all_draws(monkeypatch):
+    """Where memory is short, rows are divided. Draws of a flow have their z in common: draws are divided."""
+    x = torch.randn(50, 4, dtype=torch.float64)
+    seen = []
+
+    def watched(layer, x, *rest):
+        seen.append(len(x))
+        return type(layer).output_moments(layer, x, *rest)
+
+    for family in ("spike_slab", "flow"):
+        made = network(family)
+        ((_, whole),) = draw_outputs(made, x, 20, memory=1 << 24)
+        monkeypatch.setattr(made[0], "output_moments", functools.partial(watched, made[0]))
+        seen.clear()
+        ((_, ours),) = draw_outputs(made, x, 20, memory=16_000)
+        torch.testing.assert_close(ours, whole, rtol=0.0, atol=1e-12)
+        del seen[:2]  # of the first row, to measure
+        assert len(seen) > 1
+        if family == "flow":
+            assert set(seen) == {50}
+        else:
+            assert sum(seen) == 50
+
+
+def test_moments_without_noise_are_computed_once(monkeypatch):
+    made, calls = network(), []
+    moments = made[0].weights.moments
+    monkeypatch.setattr(made[0].weights, "moments", lambda *given: calls.append(1) or moments(*given))
+    list(draw_outputs(made, X, 3, memory=1))
+    few = len(calls)
+    list(draw_outputs(made, X.repeat(10, 1), 3, memory=1))
+    assert len(calls) == 2 * few
+
+
+@pytest.mark.parametrize("family", ["spike_slab", "flow"])
+def test_noise_of_compiled_loops_is_that_of_pytorch(family, monkeypatch):
+    if not training.available():
+        pytest.skip("there is no C compiler")
+    made, x, found = network(family).float(), torch.randn(30, 4), []
+    for many in (0, 1 << 60):
+        monkeypatch.setattr(sampling, "_MANY_NUMBERS", many)
+        found.append(torch.cat([outputs for _, outputs in draw_outputs(made, x, 7)], dim=1))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(*found)  # so both were used
 
 
 def test_what_the_layers_put_out_counts_towards_the_memory(monkeypatch):

@@ -41,6 +41,15 @@ def test_normals_are_those_of_the_eager_twin(count):
     torch.testing.assert_close(found, twin, rtol=1e-5, atol=1e-6)
 
 
+def test_normals_of_many_steps_are_those_of_each():
+    seeds, steps = noise.seed_tensor([7]), torch.tensor([0, 5, -(2**50), 2**62])
+    found = noise.normals(seeds, 12345, steps, 77, fused=True)
+    for row, step in zip(found, steps.tolist()):
+        assert torch.equal(row, noise.normals(seeds, 12345, step, 77, fused=True)[0])
+    twin = noise.normals(seeds, 12345, steps, 77)
+    torch.testing.assert_close(found, twin, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("sparse", [True, False])
 def test_moments(n, sparse):

@@ -75,14 +75,14 @@ class Ensemble:
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
     ) -> Iterator[tuple[slice, Tensor]]:
         """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
-        networks = self.doubled(device)
-        widest = max(layer.out_features for layer in linear_layers(networks[0]))
-        per_row = 8 * len(networks) * n_draws * widest
+        widest = max(layer.out_features for layer in linear_layers(self.networks[0]))
+        per_row = 8 * len(self.networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))
         yield from draw_outputs_of_all(
-            networks,
+            self.networks,
             torch.from_numpy(x),
             n_draws,
+            like=torch.empty(0, dtype=torch.float64, device=device),
             model=model,
             draws="weights",
             seed=seed,
@@ -263,15 +263,16 @@ def choose(
         return Choice(list(sets[0]))
     parts = [o for _, o in ensemble.draws(x[rows], _DRAWS, "average", 0, "cpu")]
     outputs, own, w = torch.cat(parts, dim=2), fold[rows].long(), torch.from_numpy(weight[rows])
-    data = y[rows], w, ensemble.likelihoods
+    every, at_row = torch.arange(len(rows)), {}
+    for i, after in itertools.product(range(len(sets)), (0, 1)):
+        at = torch.tensor(list(sets[i]))[(own - after) % count]
+        drawn = outputs[at, :, every].transpose(0, 1)
+        data = drawn, y[rows], w, ensemble.likelihoods, at.expand(_DRAWS, -1)
+        at_row[i, after] = calibration.HeldOut(*data)
 
     def predicted(chosen: Sequence[int], which: Sequence[int]) -> calibration.HeldOut:
         """The rows as predicted by the first, the second or both of the networks that did not see them."""
-        places = [torch.tensor(list(sets[i]))[(own - after) % count] for i in chosen for after in which]
-        drawn = [outputs[at, :, torch.arange(len(rows))].transpose(0, 1) for at in places]
-        return calibration.HeldOut(
-            torch.cat(drawn), *data, torch.cat([at.expand(_DRAWS, -1) for at in places])
-        )
+        return calibration.Joined([at_row[i, after] for i in chosen for after in which])
 
     found = []
     for size in range(1, min(2, len(sets)) + 1):
@@ -283,9 +284,9 @@ def choose(
         other = next(each for each in found if each[1] == (safe,))
         best = best if _is_better(best, other, w) else other
     (_, log_s), chosen, held = best
-    every = [k for i in chosen for k in sets[i]]
+    places = [k for i in chosen for k in sets[i]]
     if not calibrate:
-        return Choice(every)
+        return Choice(places)
     scale, levels = held.fine(log_s)
     alone = [predicted(chosen, (which,)) for which in (0, 1)]
     log_alone = sum(math.log(each.fine(each.coarse()[1])[0]) for each in alone) / 2.0
@@ -293,7 +294,7 @@ def choose(
     # nearly linear in the inverse of their number.
     log_pair = math.log(scale)
     log_all = log_pair + (1.0 - 2.0 / count) * (log_pair - log_alone)
-    return Choice(every, math.exp(log_all), levels)
+    return Choice(places, math.exp(log_all), levels)
 
 
 def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> bool:

@@ -207,6 +207,12 @@ class _Asker:
             logistic = torch.zeros(size.logistic, dtype=torch.float64)
             self.tapes.append(lambda n=normal, s=logistic: NoiseBuffer(n, s))  # type: ignore[misc]
         self.with_it = self._nll(self.mean, self.var, self.x)
+        # Of each later layer that sees the inputs: its mean weights, and what the inputs add to its sums.
+        self.later: list[tuple[Tensor, Tensor]] = []
+        for layer in linear_layers(self.rest) if self.rest.skips else ():
+            weights = layer.weights.local(NoiseCounter()).with_scale(1).mean
+            assert layer.biases is not None
+            self.later.append((weights, self.x @ weights[:, -self.x.shape[1] :].T + layer.biases.mean))
 
     def _nll(self, mean: Tensor, var: Tensor, x: Tensor) -> Tensor:
         """The NLL of every row, averaged over draws with the same noise at each call."""
@@ -233,17 +239,28 @@ class _Asker:
         for start in range(0, self.shuffles, together):
             count = min(together, self.shuffles - start)
             orders = torch.stack([torch.randperm(rows, generator=self.random) for _ in range(count)])
-            hidden = (self.mean + (own[orders] - own) @ mean_w.T).flatten(0, 1)
-            x = hidden
-            if self.rest.skips:
-                x = self.x.repeat(count, 1).index_copy(1, inputs, own[orders].flatten(0, 1))
-            with LocalPass(NoiseCounter()):  # whose noise is 0
-                outputs = self.rest(self.rest.joined(hidden, x))
+            moved = own[orders] - own
+            outputs = self._moved(self.mean + moved @ mean_w.T, inputs, moved).flatten(0, 1)
             nll = self.form.nll(self.logit_scale * outputs, self.y.repeat(count, *[1] * (self.y.dim() - 1)))
             each = nll.reshape(count, rows) - self.with_it
             lost += each.sum(0)
             totals.append((each * self.weight).sum(1))
         return lost / self.shuffles, torch.cat(totals)
+
+    def _moved(self, hidden: Tensor, inputs: Tensor, moved: Tensor) -> Tensor:
+        """The outputs without noise, from sums of the first layer, ``(shuffles, rows, units)``.
+
+        Later layers of an input-skip network see these inputs ``moved`` by so much.
+        """
+        if not self.rest.skips:
+            with LocalPass(NoiseCounter()):  # whose noise is 0
+                found: Tensor = self.rest(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+            return found
+        for weights, added in self.later:
+            units = hidden.shape[-1]
+            added = added + moved @ weights[:, units + inputs].T
+            hidden = self.rest.activation(hidden) @ weights[:, :units].T + added
+        return hidden
 
     def averaged(self, inputs: Tensor) -> float:
         """The mean increase of the NLL by setting a column to its average."""

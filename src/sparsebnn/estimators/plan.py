@@ -63,7 +63,7 @@ _LOGIT_FACTOR = 3.0  # inclusion logits move so much faster
 _PRIOR_WEIGHTS = 10.0  # the learned inclusion rate starts from so many weights at the prior's
 _REFIT_HEAT = 10.0  # as in recipe("recommended", target_density=...)
 _WORK_FOR_GPU = 5e9  # multiplications of a training: about 10 seconds on a CPU
-_SMALL_WORK = 5e6  # multiplications of a step
+_SMALL_WORK = 2e7  # multiplications of a step
 _SLACK = 0.1  # a density this close to its target, relatively, needs no note
 LEAST_PHASED = 4  # epochs: two of free training, one on the way down, one of refit
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.inference.metrics import checked, probabilities
 from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 
-__all__ = ["CentralLevels", "Correction", "HeldOut", "correction", "logit_scale"]
+__all__ = ["CentralLevels", "Correction", "HeldOut", "Joined", "correction", "logit_scale"]
 
 _LOG_SCALES = np.linspace(math.log(0.25), math.log(16.0), 13).tolist()
 _NEWTON, _STEEPEST = 20, 30.0
@@ -171,8 +172,9 @@ class HeldOut:
         self, outputs: Tensor, y: Tensor, weight: Tensor, likelihoods: Sequence[Likelihood], own: Tensor
     ) -> None:
         self.form, self.outputs, self.weight = likelihoods[0], outputs, weight
-        self.likelihoods, self.own = likelihoods, own
         self.std: Tensor | None = None
+        self.found: dict[float, Tensor] = {}  # losses of rows by the logarithm of the scale
+        self.groups: list[tuple[Likelihood, Any, Tensor, Tensor]] = []
         if isinstance(self.form, Gaussian):
             self.std = torch.ones_like(outputs[..., : self.form.n_targets])
             for place in own.unique().tolist():
@@ -184,23 +186,32 @@ class HeldOut:
             self.y = y.double()
         else:
             self.y = y.long() if isinstance(self.form, Categorical) else y.to(outputs.dtype)
+            if not self.form.state_dict():  # nothing in which the likelihoods could differ
+                own = torch.zeros_like(own)
+            targets = self.y.expand(len(outputs), *self.y.shape)
+            for place in own.unique().tolist():
+                mine = torch.nonzero(own == place, as_tuple=True)
+                self.groups.append((likelihoods[place], mine, outputs[mine], targets[mine]))
 
     def __call__(self, log_s: float) -> float:
         return float((self.weight * self.by_row(log_s)).sum())
 
     def by_row(self, log_s: float) -> Tensor:
         """The loss of every row."""
+        if log_s not in self.found:
+            self.found[log_s] = self._by_row(log_s)
+        return self.found[log_s]
+
+    @torch.no_grad()
+    def _by_row(self, log_s: float) -> Tensor:
         s = math.exp(log_s)
         if self.std is not None:
             error = (self.y - self.outputs[..., : self.y.shape[-1]]) / (s * self.std)
             log = (-0.5 * error**2 - torch.log(s * self.std)).sum(-1)
         else:
             log = torch.empty(self.outputs.shape[:2], dtype=self.outputs.dtype)
-            targets = self.y.expand(len(self.outputs), *self.y.shape)
-            for place in self.own.unique().tolist():
-                mine = self.own == place
-                nll = self.likelihoods[place].nll(s * self.outputs[mine], targets[mine])
-                log[mine] = -nll.detach()
+            for form, mine, outputs, targets in self.groups:
+                log[mine] = -form.nll(s * outputs, targets)
         return math.log(len(log)) - torch.logsumexp(log, 0)
 
     def _penalized(self, log_s: float) -> float:
@@ -223,6 +234,20 @@ class HeldOut:
         assert self.std is not None
         error = (self.y - self.outputs[..., : self.y.shape[-1]]) / (s * self.std)
         return torch.special.ndtr(error).mean(0)
+
+
+class Joined(HeldOut):
+    """The same rows as predicted by all draws of several others, which have equally many draws each."""
+
+    def __init__(self, parts: Sequence[HeldOut]) -> None:
+        self.parts, self.weight, self.std, self.found = parts, parts[0].weight, parts[0].std, {}
+
+    def _by_row(self, log_s: float) -> Tensor:
+        log = torch.stack([-part.by_row(log_s) for part in self.parts])
+        return math.log(len(log)) - torch.logsumexp(log, 0)
+
+    def pit(self, s: float) -> Tensor:
+        return torch.stack([part.pit(s) for part in self.parts]).mean(0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Draws run as one batched pass (``torch.func.vmap`` over blocks of noise), in chu
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +21,11 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
+from sparsebnn.kernels import training
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.nn.networks import as_input, bayesian_layers, described
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
+from sparsebnn.posteriors.base import Family, Moments
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
 
@@ -36,6 +38,8 @@ _ROW_LOGISTIC = counter.stream_id("prediction row logistic")
 # 0.77 s and 0.77 s. A GPU wants few large passes: what is made of the noise takes some ten times as much, so
 # this share of its free memory is safe.
 _MEMORY, _CPU_MEMORY, _SHARE = 1 << 28, 1 << 23, 32
+_MANY_NUMBERS = 1 << 20
+_LEAST_ROWS = 8  # run together
 _PASSES: dict[str, type[Pass]] = {"local": LocalPass, "weights": WeightPass, "median": MedianPass}
 
 
@@ -87,40 +91,56 @@ def draw_outputs(
         network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size, memory=memory
     )
 
+    known = plan.known()
+
     def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
-        with plan.kind(*plan.noise_of(noise)):
+        with plan.opened(noise, known):
             return plan.network(batch)
 
+    every = plan.over(plan.by_rows(outputs), (None, 0))
     for rows, batch in plan.batches():
-        every = plan.over(plan.by_rows(outputs), (None, 0))
-        drawn = torch.cat([every(batch, noise) for noise in plan.noise(batch)])
-        yield from plan.pieces(rows, drawn, 1)
+        parts = [torch.cat([every(few, n) for n in plan.noise(few)]) for few in plan.groups(batch)]
+        yield from plan.pieces(rows, torch.cat(parts, dim=1), 1)
 
 
 @torch.no_grad()
 def draw_outputs_of_all(
-    networks: Sequence[nn.Module], x: Tensor, n_draws: int = 100, **options: Any
+    networks: Sequence[nn.Module],
+    x: Tensor,
+    n_draws: int = 100,
+    *,
+    like: Tensor | None = None,
+    **options: Any,
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
     ``options`` are those of :func:`draw_outputs`. All networks see the same noise, so each has the draws it
-    has alone.
+    has alone. With ``like`` they are run with its precision, on its device.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
-    plan = _Plan(networks[0], x, n_draws, len(networks), **options)
+    first = networks[0]
+    if like is not None:
+        parameters, buffers = (
+            {name: t.to(like if t.is_floating_point() else like.device) for name, t in kind.items()}
+            for kind in (parameters, buffers)
+        )
+        first = copy.deepcopy(first).to(like)
+    plan = _Plan(first, x, n_draws, len(networks), **options)
 
     def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
         def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
-            with plan.kind(*plan.noise_of(noise)):
+            with plan.opened(noise):
                 return torch.func.functional_call(plan.network, state, (batch,), tie_weights=False)
 
         return plan.by_rows(outputs)(batch, noise)
 
     every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, None))
     for rows, batch in plan.batches():
-        parts = [every((parameters, buffers), batch, noise) for noise in plan.noise(batch)]
-        yield from plan.pieces(rows, torch.cat(parts, dim=1), 2)
+        state, parts = (parameters, buffers), []
+        for few in plan.groups(batch):
+            parts.append(torch.cat([every(state, few, noise) for noise in plan.noise(few)], dim=1))
+        yield from plan.pieces(rows, torch.cat(parts, dim=2), 2)
 
 
 @torch.no_grad()
@@ -232,6 +252,10 @@ class _Plan:
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
         self._measure()
+        # Compiled loops make normal numbers some ten times as fast; the first use ever compiles them.
+        numbers = n_draws * (self.size.normal + len(x) * self.row_size.normal)
+        single = self.like.device.type == "cpu" and self.like.dtype == torch.float32
+        self.fused = single and numbers > _MANY_NUMBERS and training.available()
 
     def batches(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows as the network takes them: as many batches together as the memory holds with all draws."""
@@ -241,6 +265,17 @@ class _Plan:
         for start in range(0, len(self.x), each):
             rows = slice(start, min(start + each, len(self.x)))
             yield rows, self._rows(rows)
+
+    def groups(self, batch: Tensor) -> Sequence[Tensor]:
+        """The rows that are run together.
+
+        On a CPU, few rows with all draws where draws have no noise in common: what comes before the first
+        noise, the products of the first layer, is then computed once for all draws.
+        """
+        if self.like.device.type != "cpu" or any(self.size) or not any(self.row_size):
+            return [batch]
+        per_row = self.like.element_size() * max(sum(self.row_size), self.activations)
+        return batch.split(max(_LEAST_ROWS, self.memory // (self.n_draws * per_row)))
 
     def pieces(self, rows: slice, drawn: Tensor, axis: int) -> Iterator[tuple[slice, Tensor]]:
         """Outputs of these rows, a batch at a time."""
@@ -289,6 +324,21 @@ class _Plan:
 
         each = torch.func.vmap(one, in_dims=(0, 0, 0, None))
         return lambda batch, noise: each(batch, noise.row_normal, noise.row_logistic, noise)
+
+    def known(self) -> dict[Family, Moments]:
+        """The moments that no noise changes, computed once for all passes."""
+        found = {}
+        for _, layer in bayesian_layers(self.network) if self.kind is LocalPass else ():
+            asked = NoiseCounter()
+            moments = layer.weights.local(asked)
+            if not any(asked.size):
+                found[layer.weights] = moments
+        return found
+
+    def opened(self, noise: _Blocks, known: Mapping[Family, Moments] | None = None) -> Pass:
+        """The pass of one draw."""
+        both = self.noise_of(noise)
+        return LocalPass(*both, known) if self.kind is LocalPass else self.kind(*both)
 
     def noise_of(self, noise: _Blocks) -> tuple[Noise, Noise | None]:
         """The noise of one draw, for all rows together and for single ones."""
@@ -341,5 +391,6 @@ class _Plan:
         if count == 0:
             made = self.like.new_empty(len(keys), 0)
         else:
-            made = make(self.seeds, stream, keys, count, self.like.dtype, eager=True)
+            fused = {"fused": True} if self.fused and make is counter.normals else {}
+            made = make(self.seeds, stream, keys, count, self.like.dtype, eager=True, **fused)
         return made if draws is None else made.unflatten(0, (draws, -1))

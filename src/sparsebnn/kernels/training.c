@@ -87,19 +87,20 @@ static inline uint64_t sb_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* (replicates, count) standard normal numbers: the first half of a row are cosines, the second sines. */
-void sb_normals(const int64_t *seeds, int64_t stream, int64_t step, int64_t replicates, int64_t count,
-                float *out, int threads)
+/* (rows, count) standard normal numbers: the first half of a row are cosines, the second sines. Seeds and
+ * steps are one for each row or, with a stride of 0, one for all. */
+void sb_normals(const int64_t *seeds, int64_t seed_stride, int64_t stream, const int64_t *steps,
+                int64_t step_stride, int64_t rows, int64_t count, float *out, int threads)
 {
     const int64_t half = (count + 1) / 2, chunks = (half + SB_CHUNK - 1) / SB_CHUNK;
     int64_t task;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (task = 0; task < replicates * chunks; task++) {
+    for (task = 0; task < rows * chunks; task++) {
         const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;
         const int64_t length = half - begin < SB_CHUNK ? half - begin : SB_CHUNK;
-        const uint64_t seed = (uint64_t)seeds[k] * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)stream;
-        const uint64_t first = sb_mix(sb_mix(seed) + (uint64_t)step);
+        const uint64_t seed = (uint64_t)seeds[k * seed_stride] * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)stream;
+        const uint64_t first = sb_mix(sb_mix(seed) + (uint64_t)steps[k * step_stride]);
         const uint64_t second = sb_mix(first ^ UINT64_C(0xBF58476D1CE4E5B9));
         float *cosines = out + k * count + begin, *sines = cosines + half;
         const int64_t paired = begin + length + half > count ? length - 1 : length;

@@ -26,7 +26,7 @@ _CHUNK = 2048  # SB_CHUNK of the C source
 _ALONE = 1 << 16
 _P, _I, _F, _D, _T = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 _TYPES = {
-    "normals": (_P, _I, _I, _I, _I, _P, _T),
+    "normals": (_P, _I, _I, _P, _I, _I, _I, _P, _T),
     "moments": (_I, _I, _P, _P, _P, _P, _I, _P, _P, _P, _T),
     "priors": (_I, _I, _P, _P, _I, _P, _I, _P, _I, _D, _D, _D, _P),
     "gradients": (_I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _T),
@@ -145,10 +145,13 @@ class Compiled:
         return noisy
 
 
-def normals(seeds: Tensor, stream: int, step: int, count: int) -> Tensor:
+def normals(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
     """``(K, count)`` standard normal numbers; the twin is :func:`sparsebnn.random.noise.normals`."""
-    found = torch.empty(len(seeds), count)
-    _functions()["normals"](_at(seeds), stream, step, len(seeds), count, _at(found), _threads(found.numel()))
+    steps = torch.as_tensor(step, dtype=torch.int64).reshape(-1).contiguous()
+    rows = max(len(seeds), len(steps))
+    found = torch.empty(rows, count)
+    keys = _at(seeds), int(len(seeds) > 1), stream, _at(steps), int(len(steps) > 1)
+    _functions()["normals"](*keys, rows, count, _at(found), _threads(found.numel()))
     return found
 
 

@@ -141,7 +141,10 @@ class Graph:
         x, y = self._run(masks, rows=1)
         if not y.requires_grad:
             return torch.zeros(self.shape, dtype=torch.float64)
-        (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+        # A sum: with a tensor of weights for y, PyTorch would first import a computer algebra system.
+        with torch.enable_grad():
+            total = y.sum()
+        (slope,) = torch.autograd.grad(total, x)
         return (slope[0] > 0).double()
 
     def active(self, masks: Mapping[str, Tensor], output: int | None = None) -> dict[str, Tensor]:

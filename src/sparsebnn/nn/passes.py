@@ -8,7 +8,7 @@ inside the function that ``torch.func.vmap`` maps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from sparsebnn.posteriors import Family, Gaussian, Moments
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RandomNoise
 
 _local = threading.local()
+_FEW = 8  # rows, for which a product costs less than changing the weights
 
 
 class BayesianModule(Protocol):
@@ -185,14 +186,28 @@ class PosteriorPass(Pass):
 class LocalPass(Pass):
     """Full model averaging through the local reparametrization: noise per example and unit.
 
-    Weights that several calls share are drawn whole.
+    Weights that several calls share are drawn whole. ``known`` are moments that are the same in every pass.
     """
+
+    def __init__(
+        self,
+        noise: Noise | None = None,
+        row_noise: Noise | None = None,
+        known: Mapping[Family, Moments] | None = None,
+    ) -> None:
+        super().__init__(noise, row_noise)
+        self.known = known or {}
 
     def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
         family = layer.weights
         if _draws(layer):
             return Realized(None, family.draw(self.noise))
-        return Realized(family.local(self.row_noise if family.per_example else self.noise, batch), None)
+        if family in self.known:
+            return Realized(self.known[family], None)
+        moments = family.local(self.row_noise if family.per_example else self.noise, batch)
+        if moments.scale is not None and len(moments.scale) == 1 < moments.mean.dim() < 3 and batch > _FEW:
+            moments = moments.with_scale(1)  # of a dense layer: saves a product of all rows
+        return Realized(moments, None)
 
     def of_biases(self, biases: Gaussian, drawn: bool) -> Realized:
         return Realized(None, biases.draw(self.noise)) if drawn else Realized(biases.moments(), None)

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,7 +136,7 @@ def normals(
     if _has_kernel(seeds, count, dtype, eager):
         return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
     if fused and count:
-        return training.normals(seeds, stream, int(step), count)
+        return training.normals(seeds, stream, step, count)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
@@ -212,7 +213,10 @@ def integers(seeds: Tensor, stream: int, step: Tensor | int, count: int, below: 
 
 def permutations(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
     """``(K, count)`` random orders of ``0 … count-1``, one per seed."""
-    return torch.argsort(_bits(seeds, stream, step, count), dim=-1, stable=True)
+    bits = _bits(seeds, stream, step, count)
+    if bits.device.type == "cpu":  # NumPy takes half the time of PyTorch, for the same order
+        return torch.from_numpy(np.argsort(bits.numpy(), axis=-1, kind="stable"))
+    return torch.argsort(bits, dim=-1, stable=True)
 
 
 def permuted(seeds: Tensor, stream: int, step: Tensor | int, places: Tensor, count: int) -> Tensor:

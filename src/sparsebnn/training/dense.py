@@ -124,7 +124,7 @@ class DenseGradients:
         for layer in self.layers:
             if ways:
                 z, square = ops.inputs(ways[-1].outputs, x if self.skip else None)
-            weights, biases = layer.part(state, "weights"), layer.part(state, "biases")
+            weights, biases = layer.parts(state)
             mean, var, known = ops.moments(weights)
             bias, bias_var, bias_known = ops.moments(biases)
             outputs = torch.baddbmm(bias.unsqueeze(1), z, mean.mT)
@@ -293,6 +293,7 @@ class _Layer:
 
     def __init__(self, layer: Linear, name: str) -> None:
         self.layer, self.name = layer, name
+        self._found: tuple[State, tuple[Weights, Weights]] | None = None
 
     def _tensor(self, state: State, name: str, dim: int) -> Tensor:
         """A stacked parameter, or a buffer in a shape that multiplies parameters of ``dim`` axes."""
@@ -320,6 +321,12 @@ class _Layer:
                 learned.max_inclusion,
             )
         return Weights(**dict(zip(Weights._fields, tensors)), strengths=strengths)
+
+    def parts(self, state: State) -> tuple[Weights, Weights]:
+        """Weights and biases; steps change the tensors of a state in place, so they are found once."""
+        if self._found is None or self._found[0] is not state:
+            self._found = state, (self.part(state, "weights"), self.part(state, "biases"))
+        return self._found[1]
 
     def named(self, part: str, found: list[Tensor]) -> dict[str, Tensor]:
         """Gradients by the names of the parameters."""

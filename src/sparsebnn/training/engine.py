@@ -241,8 +241,9 @@ class Engine:
         """
         settings, loop = self.settings, state["loop"]
         good = torch.isfinite(parts.loss) if finite is None else torch.isfinite(parts.loss) & finite
-        loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
-        loop["alive"].logical_and_(good)
+        if finite is None or not bool(good.all()):  # a step that is compiled or captured cannot look
+            loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
+            loop["alive"].logical_and_(good)
         rates = loop["rates"], self.group_of
         if settings.clip_norm is not None:
             gradients = clipped(gradients, settings.clip_norm)
