@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +16,32 @@ from sparsebnn import SparseBNNClassifier
 from sparsebnn.app import jobs, tuning
 
 
-def seed_row(seed, marker=None):
-    """One row of a study; the job of seed 7 kills its worker the first time."""
-    if seed == 7 and marker is not None and not os.path.exists(marker):
-        open(marker, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
+def seed_row(seed, log=None):
+    """One row of a study, which notes that it ran; the job of seed 7 kills its worker the first time."""
     torch.set_num_threads(1)
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 3, generator=g), torch.arange(40) % 2
     options = {"settings": sparsebnn.Settings(2, 20), "seed": seed, "mode": "eager", "progress": False}
     run = sparsebnn.train(sparsebnn.mlp([3, 4, 2]), (x, y), device="cpu", **options)
+    if log is not None:
+        with open(log, "a") as file:  # one short line at a time: processes do not mix them
+            file.write(f"{seed}\n")
+        if seed == 7 and runs(log)[7] == 1:
+            time.sleep(0.5)  # let results of earlier jobs arrive
+            os.kill(os.getpid(), signal.SIGKILL)
     return {"seed": seed, "nll": run.history[-1].nll[0]}
 
 
-def study(marker=None):
-    return [functools.partial(seed_row, seed, marker) for seed in range(20)]
+def runs(log):
+    """How often the job of each seed ran."""
+    return Counter(map(int, Path(log).read_text().split()))
+
+
+ONCE_OR_KILLED = Counter({seed: 1 + (seed == 7) for seed in range(20)})
+
+
+def study(log=None):
+    return [functools.partial(seed_row, seed, log) for seed in range(20)]
 
 
 def searched(storage=None, workers=1, trials=2):
@@ -97,8 +110,11 @@ def expected():
 
 @pytest.mark.cluster
 def test_loky(expected, tmp_path):
-    assert jobs.in_parallel(study(str(tmp_path / "killed")), 2) == expected[0]
-    assert (tmp_path / "killed").exists()
+    log = str(tmp_path / "log")
+    assert jobs.in_parallel(study(log), 2) == expected[0]
+    # Beside its own job, that of the other process is lost, and one whose result was on its way.
+    assert runs(log)[7] == 2
+    assert runs(log).total() <= 23
     assert searched(workers=2) == expected[1]
 
 
@@ -116,8 +132,11 @@ def test_ray(expected, tmp_path):
     ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": paths}, log_to_driver=False)
     try:
         with joblib.parallel_config(backend="ray", n_jobs=2):
-            assert jobs.in_parallel(study(str(tmp_path / "killed")), 1) == expected[0]
-            assert (tmp_path / "killed").exists()
+            log = str(tmp_path / "log")
+            assert jobs.in_parallel(study(log), 1) == expected[0]
+            assert runs(log) == ONCE_OR_KILLED
+            with pytest.raises(ZeroDivisionError):
+                jobs.in_parallel([functools.partial(divmod, 1, 0)] * 2, 1)
             assert searched() == expected[1]
     finally:
         ray.shutdown()
@@ -133,6 +152,9 @@ def test_dask(expected, tmp_path):
         distributed.Client(cluster),
         joblib.parallel_config(backend="dask"),
     ):
-        assert jobs.in_parallel(study(str(tmp_path / "killed")), 1) == expected[0]
-        assert (tmp_path / "killed").exists()
+        log = str(tmp_path / "log")
+        assert jobs.in_parallel(study(log), 1) == expected[0]
+        assert runs(log) == ONCE_OR_KILLED
+        with pytest.raises(ZeroDivisionError):
+            jobs.in_parallel([functools.partial(divmod, 1, 0)] * 2, 1)
         assert searched() == expected[1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 __all__ = ["in_parallel"]
@@ -11,14 +13,10 @@ __all__ = ["in_parallel"]
 T = TypeVar("T")
 _log = logging.getLogger("sparsebnn")
 _ATTEMPTS = 5
-# How joblib, Ray and Dask say that a worker process ended in the middle of a job.
+# How joblib and Dask say that a worker process ended in the middle of a job.
 _LOST = (
     "TerminatedWorkerError",
     "BrokenProcessPool",
-    "RayActorError",
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "WorkerCrashedError",
     "KilledWorker",
     "CommClosedError",
 )
@@ -28,7 +26,8 @@ def in_parallel(jobs: Sequence[Callable[[], T]], workers: int) -> list[T]:
     """What each job returns, in the order of the jobs.
 
     Inside ``joblib.parallel_config(backend="ray")`` (or ``"dask"``) the jobs run there; otherwise ``workers``
-    processes with one thread each do them, or this one alone. Jobs whose worker process is lost run again.
+    processes with one thread each do them, or this one alone. The job of a worker process that is lost runs
+    again. On this machine so do those that the other processes had begun; on Ray and Dask these go on.
 
     >>> from functools import partial
     >>> in_parallel([partial(max, 1, 2), partial(min, 1, 2)], 1)
@@ -41,14 +40,17 @@ def in_parallel(jobs: Sequence[Callable[[], T]], workers: int) -> list[T]:
             return [job() for job in jobs]
         raise ImportError("Several workers need joblib: pip install 'sparsebnn[sklearn]'") from None
     active, count = joblib.parallel.get_active_backend()
-    elsewhere = type(active).__name__ not in ("LokyBackend", "SequentialBackend", "ThreadingBackend")
+    kind = type(active).__name__
+    elsewhere = kind not in ("LokyBackend", "SequentialBackend", "ThreadingBackend")
     if workers == 1 and not elsewhere:
         return [job() for job in jobs]
+    count = workers if workers > 1 else count or -1
     done: dict[int, T] = {}
     for attempt in range(1, _ATTEMPTS + 1):
         left = [(i, job) for i, job in enumerate(jobs) if i not in done]
+        found = _on_ray(left, count, active) if kind == "RayBackend" else _run(joblib, left, count, elsewhere)
         try:
-            for i, result in _run(joblib, left, workers if workers > 1 else count or -1, elsewhere):
+            for i, result in found:
                 done[i] = result
             break
         except Exception as error:
@@ -61,15 +63,41 @@ def in_parallel(jobs: Sequence[Callable[[], T]], workers: int) -> list[T]:
 
 def _run(
     joblib: Any, jobs: Sequence[tuple[int, Callable[[], T]]], workers: int, elsewhere: bool
-) -> Iterable[tuple[int, T]]:
-    """Results as they come, with the number of the job."""
+) -> Iterator[tuple[int, T]]:
+    """Results as they come, with the number of the job; one job at a time for each worker."""
     calls = (joblib.delayed(_numbered)(i, job) for i, job in jobs)
-    if elsewhere:
-        # One job at a time for each worker, so that a lost worker loses one.
-        yield from joblib.Parallel(n_jobs=workers, batch_size=1)(calls)
-        return
-    with joblib.parallel_config("loky", inner_max_num_threads=1):
-        yield from joblib.Parallel(n_jobs=workers, batch_size=1, return_as="generator_unordered")(calls)
+    # An active backend stays as it is. Dask runs the job of a lost worker again.
+    chosen = (
+        contextlib.nullcontext() if elsewhere else joblib.parallel_config("loky", inner_max_num_threads=1)
+    )
+    with chosen:
+        active, _ = joblib.parallel.get_active_backend()
+        form = "generator_unordered" if active.supports_return_generator else "list"
+        yield from joblib.Parallel(n_jobs=workers, batch_size=1, return_as=form)(calls)
+
+
+def _on_ray(
+    jobs: Sequence[tuple[int, Callable[[], T]]], workers: int, backend: Any
+) -> Iterator[tuple[int, T]]:
+    """Results as they come. Jobs are tasks of Ray, which runs those of a lost worker again.
+
+    joblib's backend for Ray would give them to actors, and one lost actor would end all of its jobs.
+    """
+    import ray
+
+    options = {"max_retries": _ATTEMPTS - 1, **(getattr(backend, "ray_remote_args", None) or {})}
+    task = ray.remote(**options)(_numbered)
+    waiting = iter(jobs)
+    at_once = len(jobs) if workers < 0 else workers
+    running = [task.remote(i, job) for i, job in itertools.islice(waiting, at_once)]
+    try:
+        while running:
+            finished, running = ray.wait(running)
+            yield from ray.get(finished)
+            running += [task.remote(i, job) for i, job in itertools.islice(waiting, len(finished))]
+    finally:
+        for one in running:
+            ray.cancel(one)
 
 
 def _numbered(i: int, job: Callable[[], T]) -> tuple[int, T]:
