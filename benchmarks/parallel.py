@@ -55,9 +55,7 @@ def work(subject: str, steps: int) -> dict[str, Any]:
     clock = _Clock()
     per_epoch = -(-len(x) // size)
     settings = sparsebnn.Settings(epochs=max(2, steps // per_epoch), batch_size=size)
-    run = sparsebnn.train(
-        network, (x, y), settings=settings, mode="eager", progress=False, callbacks=[clock], device="cpu"
-    )
+    run = sparsebnn.train(network, (x, y), settings=settings, progress=False, callbacks=[clock], device="cpu")
     wall, busy = ([(b[i] - a[i]) / per_epoch for a, b in zip(clock.times, clock.times[1:])] for i in (0, 1))
     shard = run._engine.shard
     return {

@@ -56,6 +56,22 @@ def families(steps: int, dtype: torch.dtype, replicates=(1, 2), **options: Any) 
     }
 
 
+def fused_runs() -> dict[str, Any]:
+    """Rectified units in single precision: compiled loops, also where a batch is computed in pieces."""
+    x, y = make_data(rows=ROWS)
+    found = {}
+    for k, accumulate in ((1, 1), (2, 1), (2, 2)):
+        run = fit(
+            sparsebnn.mlp([4, 6, 3]),
+            (x.float(), y),
+            Settings(4, 15, 1e-2, accumulate=accumulate),
+            replicates=k,
+            mode="auto",
+        )
+        found[f"{k} {accumulate}"] = {**results(run), "mode": run.mode}
+    return found
+
+
 def image_run(**options: Any):
     """Convolutions, a module called twice, weights, moved images, a target density and a refit."""
     x, y = make_data("converted", rows=ROWS)
@@ -111,6 +127,7 @@ def small(rank: int, folder: Path) -> dict[str, Any]:
         refused(lambda: fit(one, (x, torch.ones(ROWS, 2)), Settings(2, 15), likelihood="cox")),
         refused(lambda: fit(sharded(), (x, y), Settings(2, 15))),
     ]
+    found["fused"] = fused_runs()
     found["alone"] = results(fit(one, (x, y), Settings(1, 15), parallel="none"))
     return found
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from sparsebnn.checks import InvalidInput
+from sparsebnn.kernels import training as kernels
+from sparsebnn.random import noise
 from sparsebnn.random.noise import (
     NoisePart,
     logistics,
@@ -34,6 +36,17 @@ def test_two_processes_give_the_result_of_one(two):
     for name, expected in alone.items():
         close(first[name], expected)
         assert same(first[name]["parameters"], second[name]["parameters"]), name
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no C compiler")
+def test_compiled_loops(two):
+    _, (first, second) = two
+    alone = processes.fused_runs()
+    for name, found in first["fused"].items():
+        assert found["mode"] == second["fused"][name]["mode"] == "fused"
+        close(found, alone["1 1" if name == "1 1" else "2 1"], 1e-5)  # a batch in one go, in one process
+        assert same(found["parameters"], second["fused"][name]["parameters"])
+    close(alone["2 2"], alone["2 1"], 1e-5)
 
 
 def test_images_weights_and_a_target_density(two):
@@ -98,6 +111,20 @@ def test_part_of_a_block(count):
     for dtype in (torch.float32, torch.float64):
         for some, whole in ((part_of_normals, normals), (part_of_logistics, logistics)):
             assert torch.equal(some(seeds, 1, 9, part, dtype), whole(seeds, 1, 9, count, dtype)[:, places])
+    if kernels.available():
+        some, whole = part_of_normals(seeds, 1, 9, part, fused=True), normals(seeds, 1, 9, count, fused=True)
+        assert torch.equal(some, whole[:, places])
+
+
+def test_long_blocks_are_made_in_chunks(monkeypatch):
+    """The same numbers, whatever the length of a chunk."""
+    part, seeds = NoisePart.of(torch.arange(3, 95, 2), 99), seed_tensor([3, 4])
+    made = []
+    for chunk in (8, 1 << 17):
+        monkeypatch.setattr(noise, "_CHUNK", chunk)
+        made.append((normals(seeds, 1, 9, 99), part_of_normals(seeds, 1, 9, part)))
+    assert torch.equal(made[0][0], made[1][0])
+    assert torch.equal(made[0][1], made[1][1])
 
 
 # --- in minutes -----------------------------------------------------------------------------------------

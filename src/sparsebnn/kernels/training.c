@@ -87,6 +87,31 @@ static inline uint64_t sb_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* The two keys of a seed, stream and step. */
+static inline uint64_t sb_key(int64_t seed, int64_t stream, int64_t step)
+{
+    return sb_mix(sb_mix((uint64_t)seed * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)stream) + (uint64_t)step);
+}
+
+static inline uint64_t sb_second(uint64_t first) { return sb_mix(first ^ UINT64_C(0xBF58476D1CE4E5B9)); }
+
+/* The pair of standard normal numbers of a hash: radius times cosine and sine of the angle. */
+static inline void sb_pair(uint64_t bits, float *first, float *second)
+{
+    /* Signed conversions of 32 bits are vector instructions everywhere; unsigned ones are not. */
+    const float high = (float)(int64_t)(bits >> 32), low = (float)(int64_t)(bits & 0xFFFFFFFFu);
+    const float radius = sqrtf(-2.0f * sb_log((high + 0.5f) * 2.3283064e-10f));
+    const float angle = low * 1.4629181e-9f, magic = 12582912.0f;
+    const float turns = angle * 0.63661977f + magic, quarter = turns - magic;
+    const int32_t q = (int32_t)quarter;
+    const float r = (angle - quarter * 1.5707964f) - quarter * -4.371139e-8f, z = r * r;
+    const float sine = r + r * z * (-1.6666655e-1f + z * (8.3321609e-3f + z * -1.9515296e-4f));
+    const float cosine = 1.0f - 0.5f * z + z * z * (4.1666646e-2f + z * (-1.3887316e-3f + z * 2.4433157e-5f));
+    const float a = q & 1 ? sine : cosine, b = q & 1 ? cosine : sine;
+    *first = radius * ((q + 1) & 2 ? -a : a);
+    *second = radius * (q & 2 ? -b : b);
+}
+
 /* (rows, count) standard normal numbers: the first half of a row are cosines, the second sines. Seeds and
  * steps are one for each row or, with a stride of 0, one for all. */
 void sb_normals(const int64_t *seeds, int64_t seed_stride, int64_t stream, const int64_t *steps,
@@ -99,30 +124,38 @@ void sb_normals(const int64_t *seeds, int64_t seed_stride, int64_t stream, const
     for (task = 0; task < rows * chunks; task++) {
         const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;
         const int64_t length = half - begin < SB_CHUNK ? half - begin : SB_CHUNK;
-        const uint64_t seed = (uint64_t)seeds[k * seed_stride] * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)stream;
-        const uint64_t first = sb_mix(sb_mix(seed) + (uint64_t)steps[k * step_stride]);
-        const uint64_t second = sb_mix(first ^ UINT64_C(0xBF58476D1CE4E5B9));
+        const uint64_t first = sb_key(seeds[k * seed_stride], stream, steps[k * step_stride]);
+        const uint64_t second = sb_second(first);
         float *cosines = out + k * count + begin, *sines = cosines + half;
         const int64_t paired = begin + length + half > count ? length - 1 : length;
-        float last = 0.0f;
         int64_t i;
         for (i = 0; i < length; i++) {
-            const uint64_t bits = sb_mix(sb_mix((uint64_t)(begin + i) ^ first) ^ second);
-            /* Signed conversions of 32 bits are vector instructions everywhere; unsigned ones are not. */
-            const float high = (float)(int64_t)(bits >> 32), low = (float)(int64_t)(bits & 0xFFFFFFFFu);
-            const float radius = sqrtf(-2.0f * sb_log((high + 0.5f) * 2.3283064e-10f));
-            const float angle = low * 1.4629181e-9f, magic = 12582912.0f;
-            const float turns = angle * 0.63661977f + magic, quarter = turns - magic;
-            const int32_t q = (int32_t)quarter;
-            const float r = (angle - quarter * 1.5707964f) - quarter * -4.371139e-8f, z = r * r;
-            const float sine = r + r * z * (-1.6666655e-1f + z * (8.3321609e-3f + z * -1.9515296e-4f));
-            const float cosine =
-                1.0f - 0.5f * z + z * z * (4.1666646e-2f + z * (-1.3887316e-3f + z * 2.4433157e-5f));
-            const float a = q & 1 ? sine : cosine, b = q & 1 ? cosine : sine;
-            cosines[i] = radius * ((q + 1) & 2 ? -a : a);
-            last = radius * (q & 2 ? -b : b);
+            float last;
+            sb_pair(sb_mix(sb_mix((uint64_t)(begin + i) ^ first) ^ second), cosines + i, &last);
             if (i < paired)
                 sines[i] = last;
+        }
+    }
+}
+
+/* Some of these numbers: the cosines of the first hashes, the sines of the others. */
+void sb_normals_at(const int64_t *seeds, int64_t stream, int64_t step, int64_t replicates, int64_t count,
+                   const int64_t *hashes, int64_t firsts, float *out, int threads)
+{
+    const int64_t chunks = (count + SB_CHUNK - 1) / SB_CHUNK;
+    int64_t task;
+    (void)threads;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (task = 0; task < replicates * chunks; task++) {
+        const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;
+        const int64_t end = count - begin < SB_CHUNK ? count : begin + SB_CHUNK;
+        const uint64_t first = sb_key(seeds[k], stream, step), second = sb_second(first);
+        float *own = out + k * count;
+        int64_t i;
+        for (i = begin; i < end; i++) {
+            float cosine, sine;
+            sb_pair(sb_mix(sb_mix((uint64_t)hashes[i] ^ first) ^ second), &cosine, &sine);
+            own[i] = i < firsts ? cosine : sine;
         }
     }
 }

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparsebnn.kernels.compiler import library
 
-__all__ = ["Compiled", "Weights", "adam", "available", "finite", "normals"]
+__all__ = ["Compiled", "Weights", "adam", "available", "finite", "normals", "normals_at"]
 
 _SOURCE = Path(__file__).with_name("training.c")
 _CHUNK = 2048  # SB_CHUNK of the C source
@@ -27,6 +27,7 @@ _ALONE = 1 << 16
 _P, _I, _F, _D, _T = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 _TYPES = {
     "normals": (_P, _I, _I, _P, _I, _I, _I, _P, _T),
+    "normals_at": (_P, _I, _I, _I, _I, _P, _I, _P, _T),
     "moments": (_I, _I, _P, _P, _P, _P, _I, _P, _P, _P, _T),
     "priors": (_I, _I, _P, _P, _I, _P, _I, _P, _I, _D, _D, _D, _P),
     "gradients": (_I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _T),
@@ -152,6 +153,14 @@ def normals(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tenso
     found = torch.empty(rows, count)
     keys = _at(seeds), int(len(seeds) > 1), stream, _at(steps), int(len(steps) > 1)
     _functions()["normals"](*keys, rows, count, _at(found), _threads(found.numel()))
+    return found
+
+
+def normals_at(seeds: Tensor, stream: int, step: int, hashes: Tensor, firsts: int) -> Tensor:
+    """Some numbers of :func:`normals`; see :class:`sparsebnn.random.noise.NoisePart`."""
+    found = torch.empty(len(seeds), len(hashes))
+    given = _at(seeds), stream, step, len(seeds), len(hashes), _at(hashes), firsts
+    _functions()["normals_at"](*given, _at(found), _threads(found.numel()))
     return found
 
 

@@ -33,6 +33,7 @@ _SECOND = 0x94D049BB133111EB - (1 << 64)
 _LOW_32 = 0xFFFFFFFF
 _TO_UNIT_32 = 2.0**-32
 _TO_UNIT_23 = 2.0**-23
+_CHUNK = 1 << 17
 
 
 def seed_tensor(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
@@ -104,6 +105,19 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Ten
     return _mix(_mix(index ^ first.unsqueeze(-1)) ^ second.unsqueeze(-1))
 
 
+def _chunks(index: Tensor, seeds: Tensor) -> tuple[Tensor, ...]:
+    """Parts of an index whose hashes stay in the cache of a processor; a compiler gets it whole."""
+    whole = seeds.is_cuda or for_compiler() or for_capture()
+    return index.split(max(1, len(index) if whole else _CHUNK // max(1, seeds.numel())))
+
+
+def _polar(bits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Radius and angle of Box and Muller."""
+    radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
+    angle = (bits & _LOW_32).to(dtype) * (2.0 * math.pi * _TO_UNIT_32)
+    return torch.sqrt(-2.0 * torch.log(radius_at)), angle
+
+
 def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> bool:
     """Whether the kernel makes the numbers: in compiled and captured steps, and where eager code asks for it.
 
@@ -137,16 +151,22 @@ def normals(
         return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
     if fused and count:
         return training.normals(seeds, stream, step, count)
-    half = (count + 1) // 2
-    bits = _bits(seeds, stream, step, half)
-    radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
-    angle = (bits & _LOW_32).to(dtype) * (2.0 * math.pi * _TO_UNIT_32)
-    radius = torch.sqrt(-2.0 * torch.log(radius_at))
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[:, :count]
+    cosines, sines = [], []
+    for index in _chunks(torch.arange((count + 1) // 2, device=seeds.device), seeds):
+        radius, angle = _polar(_bits(seeds, stream, step, 0, index), dtype)
+        cosines.append(radius * torch.cos(angle))
+        sines.append(radius * torch.sin(angle))
+    return torch.cat([*cosines, *sines], dim=-1)[:, :count]
 
 
 def part_of_normals(
-    seeds: Tensor, stream: int, step: Tensor | int, part: NoisePart, dtype: torch.dtype = torch.float32
+    seeds: Tensor,
+    stream: int,
+    step: Tensor | int,
+    part: NoisePart,
+    dtype: torch.dtype = torch.float32,
+    *,
+    fused: bool = False,
 ) -> Tensor:
     """The numbers of :func:`normals` at some places, without making the others.
 
@@ -156,11 +176,14 @@ def part_of_normals(
     """
     if _has_kernel(seeds, part.length, dtype, False):
         return normals(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
-    bits, first = _bits(seeds, stream, step, part.length, part.hashes), part.firsts
-    radius_at = (((bits >> 32) & _LOW_32).to(dtype) + 0.5) * _TO_UNIT_32
-    angle = (bits & _LOW_32).to(dtype) * (2.0 * math.pi * _TO_UNIT_32)
-    direction = torch.cat([torch.cos(angle[:, :first]), torch.sin(angle[:, first:])], dim=-1)
-    return torch.sqrt(-2.0 * torch.log(radius_at)) * direction
+    if fused and part.length:
+        return training.normals_at(seeds, stream, int(step), part.hashes, part.firsts)
+    found = []
+    for turn, hashes in ((torch.cos, part.hashes[: part.firsts]), (torch.sin, part.hashes[part.firsts :])):
+        for index in _chunks(hashes, seeds):
+            radius, angle = _polar(_bits(seeds, stream, step, 0, index), dtype)
+            found.append(radius * turn(angle))
+    return torch.cat(found, dim=-1)
 
 
 def part_of_logistics(

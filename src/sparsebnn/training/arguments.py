@@ -256,9 +256,9 @@ def check_per_replicate(varied: Mapping[str, Tensor], settings: Settings, replic
 def check_mode(mode: str, device: torch.device, sharded: bool = False, fused: bool = False) -> str:
     """A mode that the device has; ``fused`` says whether that one is possible."""
     check_choice(mode, MODES, "mode", "train")
-    if sharded and mode not in ("auto", "eager"):
+    if sharded and mode not in ("auto", "eager", "fused"):
         advice = "Leave out mode, or train with parallel='replicates'."
-        expected = "'auto' or 'eager' where processes share a batch"
+        expected = "'auto', 'eager' or 'fused' where a batch is computed in parts"
         raise invalid("mode", "train", expected, repr(mode), advice)
     if mode == "captured" and device.type != "cuda":
         advice = "A CUDA graph needs a GPU: use mode='auto', which captures where that is possible."
@@ -284,13 +284,21 @@ def break_even(replicates: Replicates) -> float:
 
 
 def chosen_mode(
-    mode: str, replicates: Replicates, device: torch.device, steps: int, fused: bool = False
+    mode: str,
+    replicates: Replicates,
+    device: torch.device,
+    steps: int,
+    fused: bool = False,
+    sharded: bool = False,
 ) -> str:
-    """The mode itself, or for ``"auto"`` the one with the least time from start to result, as estimated."""
+    """The mode itself, or for ``"auto"`` the one with the least time from start to result, as estimated.
+
+    Steps that compute a batch in parts (``sharded``) are neither compiled nor captured.
+    """
     if mode != "auto":
         return mode
-    if fused:
-        return "fused"
+    if fused or sharded:
+        return "fused" if fused else "eager"
     if device.type == "cuda":
         return "compiled" if steps > break_even(replicates) else "captured"
     weights = sum(p.numel() for p in replicates.trained.values())

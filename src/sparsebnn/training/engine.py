@@ -112,13 +112,13 @@ class Engine:
             replicates.parts = shard.noise_parts(replicates.objective.network, rows)
         self.pieces = self._pieces()
         drawing = any(getattr(change, "draws", False) for change in self.augment)
-        apart = shard is not None or bool(self.pieces) or drawing
+        self._apart = shard is not None or bool(self.pieces) or drawing
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        fused = None if apart or mode not in ("auto", "fused") else self._written_out(True)
-        self.requested = check_mode(mode, self.device, apart, fused is not None)
+        fused = None if drawing or mode not in ("auto", "fused") else self._written_out(True)
+        self.requested = check_mode(mode, self.device, self._apart, fused is not None)
         steps = settings.epochs * batches.per_epoch
-        self.mode = "eager" if apart else chosen_mode(mode, replicates, self.device, steps, fused is not None)
+        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._apart)
         # A single replicate runs as an ordinary module, unless its step is fused.
         eager = self._written_out(False) if len(replicates) > 1 else None
         self._dense = fused if self.mode == "fused" else eager
@@ -321,9 +321,8 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                apart = self.shard is not None or bool(self.pieces)
-                fused = None if apart else self._written_out(True)
-                self.mode = check_mode(before, self.device, apart, fused is not None)
+                fused = self._written_out(True)
+                self.mode = check_mode(before, self.device, self._apart, fused is not None)
                 if self.mode == "fused":
                     self._dense = fused
 

@@ -168,7 +168,7 @@ class Replicates:
         if self.parts is not None:
             normals, logistics = self.parts
             return (
-                counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype),
+                counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype, fused=fused),
                 counter.part_of_logistics(seeds, _LOGISTIC, step, logistics, self.dtype),
             )
         normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype, fused=fused)
