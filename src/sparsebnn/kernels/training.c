@@ -138,24 +138,29 @@ void sb_normals(const int64_t *seeds, int64_t seed_stride, int64_t stream, const
     }
 }
 
-/* Some of these numbers: the cosines of the first hashes, the sines of the others. */
+/* (replicates, count) of these numbers. Each of the pairs has a hash and the places in a row of its cosine and of
+ * its sine; a place is -1 where that number is not wanted. */
 void sb_normals_at(const int64_t *seeds, int64_t stream, int64_t step, int64_t replicates, int64_t count,
-                   const int64_t *hashes, int64_t firsts, float *out, int threads)
+                   const int64_t *hashes, const int64_t *cosines, const int64_t *sines, int64_t pairs, float *out,
+                   int threads)
 {
-    const int64_t chunks = (count + SB_CHUNK - 1) / SB_CHUNK;
+    const int64_t chunks = (pairs + SB_CHUNK - 1) / SB_CHUNK;
     int64_t task;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (task = 0; task < replicates * chunks; task++) {
         const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;
-        const int64_t end = count - begin < SB_CHUNK ? count : begin + SB_CHUNK;
+        const int64_t length = pairs - begin < SB_CHUNK ? pairs - begin : SB_CHUNK;
         const uint64_t first = sb_key(seeds[k], stream, step), second = sb_second(first);
-        float *own = out + k * count;
+        float *own = out + k * count, made[2][SB_CHUNK];
         int64_t i;
-        for (i = begin; i < end; i++) {
-            float cosine, sine;
-            sb_pair(sb_mix(sb_mix((uint64_t)hashes[i] ^ first) ^ second), &cosine, &sine);
-            own[i] = i < firsts ? cosine : sine;
+        for (i = 0; i < length; i++)
+            sb_pair(sb_mix(sb_mix((uint64_t)hashes[begin + i] ^ first) ^ second), made[0] + i, made[1] + i);
+        for (i = 0; i < length; i++) {
+            if (cosines[begin + i] >= 0)
+                own[cosines[begin + i]] = made[0][i];
+            if (sines[begin + i] >= 0)
+                own[sines[begin + i]] = made[1][i];
         }
     }
 }

@@ -27,7 +27,7 @@ _ALONE = 1 << 16
 _P, _I, _F, _D, _T = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 _TYPES = {
     "normals": (_P, _I, _I, _P, _I, _I, _I, _P, _T),
-    "normals_at": (_P, _I, _I, _I, _I, _P, _I, _P, _T),
+    "normals_at": (_P, _I, _I, _I, _I, _P, _P, _P, _I, _P, _T),
     "moments": (_I, _I, _P, _P, _P, _P, _I, _P, _P, _P, _T),
     "priors": (_I, _I, _P, _P, _I, _P, _I, _P, _I, _D, _D, _D, _P),
     "gradients": (_I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _T),
@@ -156,11 +156,12 @@ def normals(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tenso
     return found
 
 
-def normals_at(seeds: Tensor, stream: int, step: int, hashes: Tensor, firsts: int) -> Tensor:
-    """Some numbers of :func:`normals`; see :class:`sparsebnn.random.noise.NoisePart`."""
-    found = torch.empty(len(seeds), len(hashes))
-    given = _at(seeds), stream, step, len(seeds), len(hashes), _at(hashes), firsts
-    _functions()["normals_at"](*given, _at(found), _threads(found.numel()))
+def normals_at(seeds: Tensor, stream: int, step: int, pairs: Tensor, count: int) -> Tensor:
+    """``count`` numbers of :func:`normals`; see :class:`sparsebnn.random.noise.NoisePart`."""
+    found = torch.empty(len(seeds), count)
+    places = [_at(row) for row in pairs]
+    given = _at(seeds), stream, step, len(seeds), count, *places, pairs.shape[1], _at(found)
+    _functions()["normals_at"](*given, _threads(found.numel()))
     return found
 
 

@@ -81,19 +81,27 @@ class NoisePart(NamedTuple):
     """Some numbers of a block of ``length``: their places in it, from front to back.
 
     Numbers come in pairs from one hash; ``hashes`` are those of the places, and the first ``firsts`` places
-    hold the first numbers of their pairs.
+    hold the first numbers of their pairs. ``pairs`` has a column for each distinct hash: the hash, and which of
+    ``places`` its first and its second number belong to (-1: to none).
     """
 
     length: int
     places: Tensor
     hashes: Tensor
     firsts: int
+    pairs: Tensor
 
     @classmethod
     def of(cls, places: Tensor, length: int) -> NoisePart:
         half = (length + 1) // 2
         firsts = int((places < half).sum())
-        return cls(length, places, torch.where(places < half, places, places - half), firsts)
+        hashes = torch.where(places < half, places, places - half)
+        distinct, column = hashes.unique(return_inverse=True)
+        pairs = torch.stack([distinct, *torch.full_like(distinct, -1).expand(2, -1)])
+        number = torch.arange(len(places), device=places.device)
+        pairs[1, column[:firsts]] = number[:firsts]
+        pairs[2, column[firsts:]] = number[firsts:]
+        return cls(length, places, hashes, firsts, pairs)
 
 
 def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Tensor | None = None) -> Tensor:
@@ -177,7 +185,7 @@ def part_of_normals(
     if _has_kernel(seeds, part.length, dtype, False):
         return normals(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
     if fused and part.length:
-        return training.normals_at(seeds, stream, int(step), part.hashes, part.firsts)
+        return training.normals_at(seeds, stream, int(step), part.pairs, len(part.places))
     found = []
     for turn, hashes in ((torch.cos, part.hashes[: part.firsts]), (torch.sin, part.hashes[part.firsts :])):
         for index in _chunks(hashes, seeds):
