@@ -27,6 +27,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "error_rates": ("selection.error_rates", "False discovery rates with correlation and wrong priors."),
     "mixture": ("selection.mixtures", "Structure sampling and mixtures against exact probabilities."),
     "input_skip": ("selection.input_skip", "Small input-skip networks and their active weights."),
+    "few_weights": ("few_weights", "MNIST with a few hundred weights, next to published networks."),
     "column_selection": ("selection.column_selection", "Columns of default fits, next to Boruta, LassoNet."),
     "nonlinear": ("selection.nonlinear", "Interactions of correlated inputs, next to Boruta, LassoNet."),
     "finemapping": ("selection.finemapping", "Credible sets on real genotypes, next to susieR."),
