@@ -48,12 +48,13 @@ def table(rows: Sequence[Row]) -> str:
 
 def candidate_table(rows: Sequence[Row]) -> str:
     """A line for each candidate, on validation rows."""
-    head = ["network", "method", "temperature", "slab std", "rate", "refit factor"]
+    head = ["network", "method", "temperature", "slab std", "rates", "refit factor", "cut"]
     head += ["accuracy, %", "NLL", "ECE, %"]
     body = []
     for row in rows:
         line = [f"ResNet-{row['depth']}, {row['epochs']} epochs", row["method"]]
-        names = ("temperature", "slab_std", "rate", "refit_factor")
-        line += ["" if row["method"] == "plain" else f"{row[name]:g}" for name in names]
+        cells = [f"{row['temperature']:g}", f"{row['slab_std']:g}", f"{row['rate']:g}, {row['logit_rate']:g}"]
+        cells += [f"{row['refit_factor']:g}", "step by step" if row["gradual"] else "at once"]
+        line += [""] * len(cells) if row["method"] == "plain" else cells
         body.append([*line, f"{100 * row['accuracy']:.2f}", f"{row['nll']:.3f}", f"{100 * row['ece']:.2f}"])
     return _lines(head, body)
