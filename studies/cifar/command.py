@@ -72,6 +72,7 @@ CANDIDATES = {
         Posterior(),
         Posterior(gradual=True),
         Posterior(temperature=1e-3),
+        Posterior(rate=1e-2),
         Posterior(rate=1e-3),
         Posterior(temperature=3e-2),
         Posterior(logit_rate=1e-1),
