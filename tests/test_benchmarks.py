@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import gradients, kinks, page, parity, plan, pool, tables
+from benchmarks import gradients, kinks, page, parity, plan, pool, resnet, tables
 from benchmarks.peers import PEERS, installed, peer
 from benchmarks.reference import deterministic, step_of
 from benchmarks.subjects import Task
@@ -397,3 +397,19 @@ def test_kinks_are_told_and_kept(tmp_path, monkeypatch, capsys):
     assert "seed 1: step 1: input " in capsys.readouterr().out
     assert "| step 1 | " in kinks.block(tmp_path)
     assert kinks.block(tmp_path / "nowhere") == ""
+
+
+def test_resnet_steps_are_compared_with_plain_ones(tmp_path, monkeypatch, capsys):
+    """A whole run at toy size: ratios are those of the rows of the same batch."""
+    out = tmp_path / "resnet.json"
+    options = ["--depth", "8", "--batches", "2", "--steps", "1", "--rows", "4", "--device", "cpu"]
+    monkeypatch.setattr("sys.argv", ["resnet", *options, "--out", str(out)])
+    resnet.main()
+    record = json.loads(out.read_text())
+    step = {(row["method"], row["cudnn_benchmark"]): row["step_ms"] for row in record["rows"]}
+    assert {method for method, _ in step} == {"lrt", "dense", "plain", "pytorch"}
+    assert f"{step['lrt', True] / step['plain', True]:.1f}" in capsys.readouterr().out
+    apart = record["precision"]
+    assert apart["kl_eager"] == pytest.approx(1.0, abs=1e-6)
+    assert apart["cosine_mean_eager"] > 0.99
+    assert record["kernels_lrt"][-1]["kernel"] == "all"

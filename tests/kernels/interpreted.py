@@ -148,6 +148,21 @@ def optimizer() -> None:
         _same(name, ours.nan_to_num(), twin.nan_to_num())
 
 
+def outputs() -> None:
+    """Samples of images with the channels last, and their gradients; one variance is 0."""
+    from sparsebnn.kernels import local, triton_local
+
+    for shape in ((2, 5, 3, 7), (3, 70, 9, 9)):
+        images = [torch.randn(shape).contiguous(memory_format=torch.channels_last) for _ in range(2)]
+        images[1] = images[1].abs()
+        images[1][0, 0, 0, 0] = 0.0
+        for name, twin in local.TWINS.items():
+            third = images[0] if name == "joined" else torch.randn(shape)
+            ours = getattr(triton_local, name)(*images, third)
+            assert ours.is_contiguous(memory_format=torch.channels_last)
+            _same(name, ours, twin(*images, third))
+
+
 def noise() -> None:
     from sparsebnn.kernels import triton_noise
 
@@ -159,6 +174,6 @@ def noise() -> None:
 
 
 if __name__ == "__main__":
-    for check in (noise, weights, optimizer, flows, convolutions):
+    for check in (noise, weights, outputs, optimizer, flows, convolutions):
         check()
         print(check.__name__, "as the twins", flush=True)

@@ -15,7 +15,13 @@ from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import convolution as conv
 
 _SHARED = 232_448
-_TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1"}
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.bool: "*i1",
+}
 # channels, image, filters
 _LAYERS = [(1, 28, 32), (32, 12, 48)]
 translated: list[str] = []
@@ -69,7 +75,7 @@ def flows(k: int) -> None:
 def main() -> None:
     from triton.runtime.jit import JITFunction
 
-    from sparsebnn.kernels import triton_adam, triton_noise, triton_spike_slab
+    from sparsebnn.kernels import triton_adam, triton_local, triton_noise, triton_spike_slab
 
     JITFunction.run = translate
     torch.set_float32_matmul_precision("high")
@@ -85,6 +91,11 @@ def main() -> None:
     seeds = torch.zeros(2, dtype=torch.int64)
     for normal in (False, True):
         triton_noise.block(seeds, seeds, 1000, normal)
+    for shape in ((128, 64, 32, 32), (128, 512, 4, 4)):
+        images = torch.empty(shape, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        triton_local.joined(images, images, images)
+        triton_local.sampled(images, images, torch.empty(shape))
+        triton_local.to_variance(images, images, torch.empty(shape))
     print(f"{len(translated)} translations of {len(set(translated))} kernels")
 
 

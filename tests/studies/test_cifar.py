@@ -1,6 +1,8 @@
 """The CIFAR study on made-up images: decoding, corruptions, and all methods end to end."""
 
 import io
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from studies.cifar import command, images
 
 Image = pytest.importorskip("PIL.Image")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +60,33 @@ def test_corruptions_change_what_they_say():
 
 @pytest.mark.slow
 def test_all_methods(made, tmp_path):
-    """One row each; what is done is not done again."""
+    """One row each; what is done is not done again, and the page shows it."""
+    options = ["--quick", "--data", str(made[0]), "--out", str(tmp_path), "--device", "cpu"]
+    shown = tmp_path / "docs" / "studies" / "cifar.md"
+    shown.parent.mkdir(parents=True)
+    shown.write_text((ROOT / "docs" / "studies" / "cifar.md").read_text(encoding="utf-8"))
     for _ in range(2):
-        command.main(["--quick", "--data", str(made[0]), "--out", str(tmp_path), "--device", "cpu"])
+        command.main(options)
     rows = command.read_rows(tmp_path / "results" / "cifar" / "rows.jsonl")
-    assert [row["method"] for row in rows] == ["plain", "pruned", "dense", "lrt", "lrt, average"]
+    assert [row["method"] for row in rows] == ["plain", "pruned", "dense", "lrt, free", "lrt"]
     for row in rows:
         assert all(np.isfinite(row[name]) for name in ("nll", "ece", "nll_noise", "seconds_per_epoch"))
-    assert rows[3]["density"] == pytest.approx(0.5, abs=0.02)
+        assert f"{row['nll']:.3f}" in shown.read_text()
+    assert [row["density"] for row in rows if row["target"]] == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+def test_validation_rows_are_training_rows_that_are_left_out():
+    x = torch.arange(20)
+    (rest, _), (out, labels) = command.held_out(x, x, 5)
+    assert len(out) == 5
+    assert sorted([*rest.tolist(), *out.tolist()]) == list(range(20))
+    assert torch.equal(labels, command.held_out(x, x, 5)[1][0])
+
+
+def test_a_training_that_would_end_too_late_is_not_started():
+    bench = command.Bench(command.QUICK, None, None, "cpu", "eager", until=time.monotonic() + 60.0)
+    run = object()
+    assert bench.timed("plain", lambda: run) is run
+    bench.spent["plain"] = 3600.0
+    with pytest.raises(TimeoutError):
+        bench.timed("plain", lambda: run)

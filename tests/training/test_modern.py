@@ -167,7 +167,7 @@ class Seen(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete", "flow"])
-def test_bfloat16_reaches_means_alone(family):
+def test_bfloat16_reaches_products_alone(family):
     """Only products, their gradients and casts; the KL is that of full precision to the last bit."""
     network = make_network("conv", family, torch.float32)
     x, y = make_data("conv", rows=8)

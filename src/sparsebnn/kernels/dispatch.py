@@ -25,6 +25,11 @@ def for_capture() -> bool:
     return getattr(_local, "capturing", False)
 
 
+def for_single() -> bool:
+    """True while a step of a single replicate is captured: it runs as an ordinary module, without vmap."""
+    return for_capture() and getattr(_local, "single", False)
+
+
 def for_kernels(like: Tensor) -> bool:
     """True while the training step is recorded or captured on CUDA: the kernels written by hand apply.
 
@@ -61,6 +66,11 @@ def _flag(name: str) -> Iterator[None]:
 def tracing() -> contextlib.AbstractContextManager[None]:
     """Operations inside are recorded for a compiler."""
     return _flag("tracing")
+
+
+def single() -> contextlib.AbstractContextManager[None]:
+    """Operations inside are those of one replicate, which no ``vmap`` maps."""
+    return _flag("single")
 
 
 @contextlib.contextmanager

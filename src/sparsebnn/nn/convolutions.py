@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.init import Initial
+from sparsebnn.kernels import local
 from sparsebnn.kernels.convolution import Geometry, conv2d_moments, conv2d_replicated
 from sparsebnn.kernels.dispatch import for_kernels
 from sparsebnn.nn.layers import BayesianLayer
@@ -150,7 +151,7 @@ class Conv2d(_Conv):
 
     def _geometry(self, x: Tensor, padding: str | tuple[int, ...]) -> Geometry | None:
         """Stride, padding and dilation where the replicated kernel applies."""
-        if not for_kernels(x) or self.groups != 1 or padding == "same":
+        if not for_kernels(x) or self.groups != 1 or padding == "same" or local.applies(x):
             return None
         pads = [0, 0] if padding == "valid" else [int(p) for p in padding]
         return list(self.stride), pads, list(self.dilation)
@@ -162,7 +163,21 @@ class Conv2d(_Conv):
         geometry = self._geometry(x, padding)
         if geometry is None or moments.scale is not None or moments.gate is not None:
             return super().output_moments(x, moments, bias_mean, bias_var)
+        # The kernel computes in the precision of the weights, also where autocast has rounded x.
+        padded = padded.to(moments.mean.dtype)
         return conv2d_moments(padded, moments.mean, moments.var, bias_mean, bias_var, geometry)
+
+    def _sampled(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None, noise: Noise
+    ) -> Tensor:
+        if not local.applies(x) or moments.scale is not None or moments.gate is not None:
+            return super()._sampled(x, moments, bias_mean, bias_var, noise)
+
+        def op(images: Tensor, squares: bool) -> Tensor:
+            weight, bias = (moments.var, bias_var) if squares else (moments.mean, bias_mean)
+            return self.op(images, weight, bias)
+
+        return local.sampled(x, op, noise.normal)
 
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]

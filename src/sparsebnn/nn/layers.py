@@ -139,15 +139,12 @@ class BayesianLayer(nn.Module):
         if moments.gate is not None:
             return self._gated(x, moments, bias_mean, bias_var)
         if moments.scale is None:
-            return self.op(x, moments.mean, bias_mean), self._op_exactly(_square(x), moments.var, bias_var)
+            return self.op(x, moments.mean, bias_mean), self._op_of_squares(_square(x), moments.var, bias_var)
         return self._scaled(x, moments, bias_mean, bias_var)
 
-    def _op_exactly(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The op of variances, which autocast does not reach."""
-        if not torch.is_autocast_enabled(x.device.type):
-            return self.op(x, weight, bias)
-        with torch.autocast(x.device.type, enabled=False):
-            return self.op(x.to(weight.dtype), weight, bias)
+    def _op_of_squares(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The op of variances; what autocast rounds in its sum of positive terms does not cancel."""
+        return self.op(x, weight, bias).to(weight.dtype)
 
     def _scaled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
@@ -155,19 +152,19 @@ class BayesianLayer(nn.Module):
         """Mean and variance where inputs or filters have a scale: it goes to x, or to the outputs."""
         assert moments.scale is not None
         scale, square = moments.scale, _square(x)
-        var = self._op_exactly(square, moments.var, bias_var)
+        var = self._op_of_squares(square, moments.var, bias_var)
         if self.z_axis == 1:
             scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1)
             mean = self.op(x * scale, moments.mean, bias_mean)
             if moments.scaled_var is not None:
-                var = var + self._op_exactly(square * scale**2, moments.scaled_var, None)
+                var = var + self._op_of_squares(square * scale**2, moments.scaled_var, None)
             return mean, var
         filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
         mean = self.op(x, moments.mean, None) * filters
         if bias_mean is not None:
             mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
         if moments.scaled_var is not None:
-            var = var + self._op_exactly(square, moments.scaled_var, None) * filters**2
+            var = var + self._op_of_squares(square, moments.scaled_var, None) * filters**2
         return mean, var
 
     def _gated(
@@ -212,12 +209,18 @@ class BayesianLayer(nn.Module):
             y = self.op(x, weights.weight, bias_mean)
         else:
             assert weights.moments is not None
-            mean, var = self.output_moments(x, weights.moments, bias_mean, bias_var)
-            # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
-            std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
-            y = mean + std * opened.row_noise.normal(mean.shape, std)
+            y = self._sampled(x, weights.moments, bias_mean, bias_var, opened.row_noise)
         opened.activations += y.numel()
         return y
+
+    def _sampled(
+        self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None, noise: Noise
+    ) -> Tensor:
+        """Means of the outputs, plus noise of their variances."""
+        mean, var = self.output_moments(x, moments, bias_mean, bias_var)
+        # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
+        std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))
+        return mean + std * noise.normal(mean.shape, std)
 
     def forward_with_kl(self, x: Tensor, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
         """The output and the KL of the same draw, in nats, summed over weights and biases."""

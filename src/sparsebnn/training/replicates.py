@@ -20,6 +20,7 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
+from sparsebnn.kernels.dispatch import single
 from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
 from sparsebnn.nn.passes import ClosedPass, noise_size
 from sparsebnn.random import noise as counter
@@ -214,7 +215,8 @@ class Replicates:
     ) -> tuple[dict[str, Tensor], Parts]:
         """As :meth:`gradients` for one replicate, without the machinery."""
         one = Batch(first_of(batch.x), first_of(batch.y), batch.weight[0], batch.rows)
-        parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
+        with single():
+            parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
         named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
         # A parameter that the network does not use has a gradient of 0, as it has among several.
         with ClosedPass():
