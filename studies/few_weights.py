@@ -3,10 +3,10 @@
     python -m studies few_weights --data data --device cuda --validate    # candidates on validation rows
     python -m studies few_weights --data data --device cuda               # ten seeds on the test rows
 
-Accuracy of the median model at its posterior means. A weight counts if it is active, that is, on a path from an
-input to an output. ``--validate`` trains on 50,000 rows and scores candidates on the other 10,000 training rows;
-the candidates of one program differ in rates and temperatures and train as its replicates. A teacher is the
-average over the posterior of LeNet-5 networks trained on the same rows; its probabilities replace the labels.
+Accuracy of the median model at its posterior means. A weight counts if it is active, that is, on a path
+from an input to an output. ``--validate`` trains on 50,000 rows and scores candidates on the other 10,000
+training rows; candidates that differ in rates and temperatures train as replicates of one program. The most
+accurate candidate of each case is then trained for more epochs with ten seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 import sparsebnn
-from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn import compact
 from sparsebnn.nn.convolutions import Conv2d
 from sparsebnn.posteriors import EmpiricalPrior
@@ -31,11 +30,10 @@ from sparsebnn.selection import active_paths
 from sparsebnn.training.devices import device_of
 from studies.runner import Study, arguments, count, fill_page, read_rows
 
-__all__ = ["CASES", "CHOSEN", "How", "SoftLabels", "choices", "main", "table", "trained"]
+__all__ = ["CANDIDATES", "CASES", "How", "choices", "chosen", "main", "table", "trained"]
 
 _IMAGE = (1, 28, 28)
 _SCORED = 10_000  # validation rows
-_TEACHERS, _TEACHER_DRAWS = 2, 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Case:
 
 
 CASES = {
-    "skip": Case("784-600-600-10 with input skip", 887, "ISLaB, LRT 96.48% / 1,158, FLOW 96.71% / 887", 0.972),
+    "skip": Case("784-600-600-10 with input skip", 887, "ISLaB: 96.48% / 1,158, 96.71% / 887", 0.972),
     "conv": Case(
         "LeNet-5 with input skip", 451, "ISLaB, LRT 98.31% / 451, FLOW 98.23% / 1,014", 0.985
     ),
@@ -71,14 +69,14 @@ class How:
     refit: float = 0.2
     refit_factor: float = 3.0
     shift: int = 0
-    taught: bool = False
 
     @property
     def name(self) -> str:
-        extra = f", shift {self.shift}" * bool(self.shift) + ", teacher" * self.taught
+        extra = f", shift {self.shift}" * bool(self.shift)
         rates = f"rates {self.learning_rate:g} and {self.inclusion_rate:g}"
         phases = f"free {self.free:g}, refit {self.refit:g} × {self.refit_factor:g}"
-        return f"temperature {self.temperature:g}, {rates}, {self.epochs} epochs of {self.batch_size}, {phases}{extra}"
+        batches = f"{self.epochs} epochs of {self.batch_size}"
+        return f"temperature {self.temperature:g}, {rates}, {batches}, {phases}{extra}"
 
     @property
     def program(self) -> How:
@@ -93,40 +91,24 @@ def _grid(program: How, *triples: tuple[float, float, float]) -> tuple[How, ...]
     )
 
 
-_DENSE = tuple((t, rate, 0.03) for t in (0.03, 0.1, 0.3) for rate in (0.003, 0.01, 0.03))
-_CONV = tuple((t, rate, 0.03) for t in (0.01, 0.03, 0.1) for rate in (0.003, 0.01))
+_RATES = (*((t, rate, 0.03) for t in (0.03, 0.1, 0.3) for rate in (0.003, 0.01, 0.03)), (0.03, 0.01, 0.1))
 CANDIDATES: dict[str, tuple[How, ...]] = {
-    "skip": (
-        *_grid(How(), *_DENSE, (0.1, 0.01, 0.01), (0.1, 0.01, 0.1)),
-        *_grid(How(free=0.1, refit=0.4), *_DENSE),
-        *_grid(How(taught=True), *_DENSE),
-    ),
-    "lenet300": (
-        *_grid(How(epochs=50), *_DENSE, (0.1, 0.003, 0.01)),
-        *_grid(How(epochs=50, shift=1), *_DENSE),
-        *_grid(How(epochs=50, shift=1, taught=True), *_DENSE),
-    ),
-    "conv": (*_grid(How(epochs=30, shift=1), *_CONV), *_grid(How(epochs=30, shift=1, taught=True), *_CONV)),
-    "caffe": (*_grid(How(epochs=30, shift=1), *_CONV), *_grid(How(epochs=30, shift=1, taught=True), *_CONV)),
+    "skip": _grid(How(epochs=80), *_RATES),
+    "lenet300": (*_grid(How(epochs=50), *_RATES), *_grid(How(epochs=50, shift=1), *_RATES)),
+    "conv": _grid(How(epochs=25, shift=1), *_RATES),
+    "caffe": _grid(How(epochs=25, shift=1), *_RATES),
 }
-CHOSEN: dict[str, How] = {case: CANDIDATES[case][0] for case in CASES}
+# Epochs of the final networks.
+EPOCHS = {"skip": 200, "lenet300": 150, "conv": 80, "caffe": 80}
 
 
-class SoftLabels(Categorical):
-    """Targets that are probabilities of the classes, ``(rows, classes)``; the loss is the cross-entropy.
-
-    >>> y = torch.tensor([[0.25, 0.75]])
-    >>> round(SoftLabels(2).nll(torch.log(y), y).item(), 4)  # their entropy
-    0.5623
-    """
-
-    target_columns = True
-
-    def prepare(self, y: Tensor) -> Tensor:
-        return y
-
-    def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return -(y * torch.log_softmax(outputs, -1)).sum(-1)
+def chosen(case: str, rows: Sequence[dict[str, Any]]) -> How:
+    """The candidate that is most accurate on validation rows, with the epochs of the final networks."""
+    own = [row for row in rows if row["case"] == case and row["validate"]]
+    if not own:
+        return replace(CANDIDATES[case][0], epochs=EPOCHS[case])
+    best = max(own, key=lambda row: row["accuracy"])
+    return replace(How(**{name: best[name] for name in asdict(How())}), epochs=EPOCHS[case])
 
 
 def network(case: str, recipe: Any) -> nn.Module:
@@ -143,37 +125,18 @@ def network(case: str, recipe: Any) -> nn.Module:
     return nn.Sequential(first, *pooled, second, *pooled, nn.Flatten(), *recipe.mlp((800, 500, 10)))
 
 
-def taught_labels(x: Tensor, y: Tensor, epochs: int, device: str, mode: str) -> Tensor:
-    """Class probabilities of the training rows, averaged over the posteriors of LeNet-5 networks."""
-    made = sparsebnn.recipe("recommended", epochs=epochs, shift=2, learning_rate=3e-3)
-    run = sparsebnn.train(
-        made.lenet(),
-        (x, y),
-        settings=made.settings,
-        replicates=_TEACHERS,
-        seed=1000,
-        device=device,
-        mode=mode,
-        progress=False,
-    )
-    pixels = x.to(device_of(device, "few_weights")).float() / 255.0
-    each = [sparsebnn.predict(net, pixels, Categorical(10), _TEACHER_DRAWS).probs for net in run.networks]
-    return torch.stack(each).mean(0).cpu()
-
-
 def trained(
     case: str,
     how: Sequence[How],
     seeds: Sequence[int],
     rows: tuple[Tensor, Tensor, Tensor, Tensor],
-    labels: Tensor | None,
     device: str,
     mode: str,
     weights: int | None = None,
 ) -> list[dict[str, Any]]:
     """Train one program, a replicate for each of ``how`` and ``seeds``, and score its median models.
 
-    ``rows`` are training images and labels and those to score; ``labels`` the teacher's.
+    ``rows`` are training images and labels and those to score.
     """
     x, y, scored, truth = rows
     one = how[0]
@@ -189,13 +152,10 @@ def trained(
         refit=one.refit,
         refit_temperature_factor=one.refit_factor,
     )
-    if one.taught and labels is None:
-        raise ValueError("these settings need the labels of a teacher")
     began = time.perf_counter()
     run = sparsebnn.train(
         network(case, made),
-        (x, labels if one.taught else y),
-        likelihood=SoftLabels(10) if one.taught else Categorical(10),
+        (x, y),
         settings=made.settings,
         replicates=list(seeds),
         per_replicate={
@@ -232,10 +192,12 @@ def trained(
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Medians over seeds, with the smallest and largest accuracy."""
-    lines = ["| network | seeds | accuracy | aim | active weights | inputs | published |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| network | seeds | accuracy | aim | active weights | inputs | published |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, case in CASES.items():
         own = [row for row in rows if row["case"] == name and not row["validate"]]
-        own = [row for row in own if row["settings"] == CHOSEN[name].name]
         if own:
             scores = [row["accuracy"] for row in own]
             middle = f"{median(scores):.2%} ({min(scores):.2%} to {max(scores):.2%})"
@@ -259,11 +221,10 @@ def choices(rows: Sequence[dict[str, Any]], most: int = 6) -> str:
 def _images(data: Path | None, validate: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training images (uint8) and labels, and those that are scored."""
     mnist = sparsebnn.data.load("mnist", data)
-    every = (mnist.x_train.reshape(-1, *_IMAGE) * 255.0).round().to(torch.uint8)
+    every = mnist.x_train.reshape(-1, *_IMAGE)  # bytes
     if validate:
         return every[:-_SCORED], mnist.y_train[:-_SCORED], every[-_SCORED:], mnist.y_train[-_SCORED:]
-    scored = (mnist.x_test.reshape(-1, *_IMAGE) * 255.0).round().to(torch.uint8)
-    return every, mnist.y_train, scored, mnist.y_test
+    return every, mnist.y_train, mnist.x_test.reshape(-1, *_IMAGE), mnist.y_test
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -274,7 +235,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--seeds", type=count, default=10, help="replicates (default 10)")
     options.add_argument("--validate", action="store_true", help="score the candidates on validation rows")
     options.add_argument("--programs", type=int, nargs="+", help="with --validate: only these, from 0")
-    options.add_argument("--teacher", type=Path, help="file for the teacher's labels (made if missing)")
     options.add_argument("--device", default="auto")
     options.add_argument("--mode", default="auto", help="how a step runs")
     study = Study("few_weights", arguments("few_weights", __doc__.split("\n")[0], argv, [options]))
@@ -285,40 +245,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     path = study.folder / "rows.jsonl"
     known = {(row["case"], row["settings"], row["seed"], row["validate"]) for row in read_rows(path)}
     for case in given.cases:
-        every = CANDIDATES[case] if given.validate else (CHOSEN[case],)
+        every = CANDIDATES[case] if given.validate else (chosen(case, read_rows(path)),)
         if given.quick:
             every = tuple(replace(how, epochs=5, batch_size=100) for how in every)
         programs = list(dict.fromkeys(how.program for how in every))
         for number, program in enumerate(programs):
             if given.programs is not None and number not in given.programs:
                 continue
-            jobs = [how for how in every if how.program == program]
+            hows = [how for how in every if how.program == program]
             if not given.validate:
-                jobs *= 1 if given.quick else given.seeds
-            jobs = [(how, given.seed + k) for k, how in enumerate(jobs)]
+                hows *= 1 if given.quick else given.seeds
+            jobs = [(how, given.seed + k) for k, how in enumerate(hows)]
             jobs = [(how, seed) for how, seed in jobs if (case, how.name, seed, given.validate) not in known]
             if not jobs:
                 continue
-            labels = _labels(rows, given) if program.taught else None
-            found = trained(case, *zip(*jobs), rows, labels, given.device, given.mode)  # type: ignore[arg-type]
-            study.append([{**row, "validate": given.validate} for row in found], device_of(given.device, "few_weights"))
+            chosen_ones, seeds = zip(*jobs)
+            found = trained(case, chosen_ones, seeds, rows, given.device, given.mode)
+            study.append(
+                [{**row, "validate": given.validate} for row in found], device_of(given.device, "few_weights")
+            )
     found = read_rows(path)
     print(choices(found) if given.validate else table(found))
     page = Path(given.out) / "docs" / "studies" / "few_weights.md"
     if page.exists():
         fill_page(page, table(found))
         fill_page(page, choices(found), "choices")
-
-
-def _labels(rows: tuple[Tensor, ...], given: argparse.Namespace) -> Tensor:
-    """The teacher's labels, from its file if there is one."""
-    if given.teacher is not None and given.teacher.exists():
-        return torch.load(given.teacher, weights_only=True)
-    labels = taught_labels(rows[0], rows[1], 2 if given.quick else 40, given.device, given.mode)
-    if given.teacher is not None:
-        given.teacher.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(labels, given.teacher)
-    return labels
 
 
 if __name__ == "__main__":
