@@ -6,21 +6,31 @@ import copy
 import logging
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sparsebnn import likelihoods
-from sparsebnn.checks import InvalidInput, check_choice, check_count, check_number, check_seed, invalid
+from sparsebnn import checks, likelihoods
+from sparsebnn.checks import (
+    InvalidInput,
+    check_choice,
+    check_count,
+    check_number,
+    check_seed,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.nn.networks import bayesian_layers, kept, obstacles
 from sparsebnn.nn.passes import call
 from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
-from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
+
+if TYPE_CHECKING:
+    from sparsebnn.training.objective import Replicates
 
 _log = logging.getLogger("sparsebnn")
 MODES = ("auto", "eager", "fused", "captured", "compiled")
@@ -244,6 +254,43 @@ def check_per_replicate(varied: Mapping[str, Tensor], settings: Settings, replic
         good = (values >= 0.0) & values.isfinite()
         if name != "target_density" and not bool(good.all()):
             raise invalid(f"per_replicate[{name}]", "train", "finite and at least 0", float(values[~good][0]))
+
+
+def named_so(buffers: Mapping[str, Tensor], ending: str) -> list[str]:
+    """The buffers whose names end like this, such as ``prior.inclusion_prob``."""
+    return [name for name in buffers if name == ending or name.endswith(f".{ending}")]
+
+
+def stacked_buffers(
+    buffers: Mapping[str, Tensor], per_replicate: Mapping[str, Sequence[float] | Tensor], replicates: int
+) -> dict[str, Tensor]:
+    """The buffers that differ between replicates, ``(K, …)``, from values by the end of their name."""
+    stacked: dict[str, Tensor] = {}
+    for ending, values in per_replicate.items():
+        names = named_so(buffers, ending)
+        if not names:
+            known = sorted({".".join(name.split(".")[-2:]) for name in buffers})
+            expected = "the name of a buffer, such as " + ", ".join(known[:6])
+            raise invalid("per_replicate", "train", expected, repr(ending))
+        what, dtype = f"per_replicate[{ending}]", buffers[names[0]].dtype
+        column = check_tensor(values, what, "train")
+        if ending.endswith("inclusion_prob"):
+            checks.check_probability(column, what, "train", dtype)
+        elif ending.endswith("relaxation"):
+            checks.check_positive(column, what, "train", dtype=dtype)
+        elif ending.endswith("std"):
+            checks.check_scale(column, what, "train", dtype)
+        elif ending.endswith("mean"):
+            checks.check_finite(column, what, "train", "")
+        if column.shape[:1] != (replicates,):
+            expected = f"one value per replicate ({replicates})"
+            raise invalid(what, "train", expected, f"shape {tuple(column.shape)}")
+        for name in names:
+            like = buffers[name]
+            entry = column.reshape(*column.shape, *[1] * (like.dim() + 1 - column.dim()))
+            entry = entry.to(device=like.device, dtype=like.dtype)
+            stacked[name] = entry.expand(replicates, *like.shape).contiguous()
+    return stacked
 
 
 # -- how the step runs --------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from torch import Tensor
 from sparsebnn.checks import InvalidInput, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
-from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.batches import Batch, Batches, first_of, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.density import check_free, density_targets, steer
-from sparsebnn.training.objective import Batch, Parts, first_of
+from sparsebnn.training.objective import Parts, Replicates
 from sparsebnn.training.optimizers import (
     adam,
     adam_eager,
@@ -32,7 +32,6 @@ from sparsebnn.training.optimizers import (
     decay,
     sgd,
 )
-from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 if TYPE_CHECKING:

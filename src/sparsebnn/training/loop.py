@@ -26,12 +26,11 @@ from sparsebnn.training.arguments import (
     processes,
     seeds_of,
 )
-from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.batches import Batches, first_of, gather
 from sparsebnn.training.callbacks import Callback, Epoch, Stopped
 from sparsebnn.training.devices import device_of, matmul_precision
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective, first_of
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
 

@@ -21,9 +21,9 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.likelihoods import Cox
 from sparsebnn.nn.passes import PosteriorPass, measure
 from sparsebnn.random.noise import NoiseCounter, NoisePart
+from sparsebnn.training.batches import Batch
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.objective import Batch, Parts
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Parts, Replicates
 from sparsebnn.training.trainer import ProcessLost
 
 T = TypeVar("T")

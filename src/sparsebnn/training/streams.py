@@ -22,8 +22,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import as_input
 from sparsebnn.random import noise as counter
-from sparsebnn.training.batches import ORDER
-from sparsebnn.training.objective import Batch
+from sparsebnn.training.batches import ORDER, Batch
 from sparsebnn.training.sources import Arrays, Items, Sequential
 
 _log = logging.getLogger("sparsebnn")
