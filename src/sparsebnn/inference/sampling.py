@@ -24,7 +24,7 @@ from sparsebnn.checks import (
 from sparsebnn.kernels import training
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.nn.networks import as_input, bayesian_layers, described
-from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure
+from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure, must_draw
 from sparsebnn.posteriors.base import Family, Moments
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter, NoiseSize, RowNoiseBuffer
@@ -329,6 +329,8 @@ class _Plan:
         """The moments that no noise changes, computed once for all passes."""
         found = {}
         for _, layer in bayesian_layers(self.network) if self.kind is LocalPass else ():
+            if must_draw(layer):
+                continue
             asked = NoiseCounter()
             moments = layer.weights.local(asked)
             if not any(asked.size):

@@ -161,7 +161,7 @@ class Pass:
         return total
 
 
-def _draws(layer: BayesianModule) -> bool:
+def must_draw(layer: BayesianModule) -> bool:
     """Whether a layer that could sample its outputs must draw its weights instead."""
     return layer.sampling == "weights" or layer.weights.reused
 
@@ -175,7 +175,7 @@ class PosteriorPass(Pass):
 
     def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
         family = layer.weights
-        if _draws(layer):
+        if must_draw(layer):
             return Realized(*family.sample_weights(self.noise))
         return Realized(*family.sample(self.noise, batch))
 
@@ -200,7 +200,7 @@ class LocalPass(Pass):
 
     def of_weights(self, layer: BayesianModule, batch: int) -> Realized:
         family = layer.weights
-        if _draws(layer):
+        if must_draw(layer):
             return Realized(None, family.draw(self.noise))
         if family in self.known:
             return Realized(self.known[family], None)
