@@ -1,4 +1,4 @@
-"""replicates.py: replicate k alone is replicate k among five; hyperparameters along the replicate axis."""
+"""objective.py: replicate k alone is replicate k among five; hyperparameters along the replicate axis."""
 
 import functools
 
