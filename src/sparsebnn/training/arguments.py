@@ -61,11 +61,11 @@ def check_network(network: nn.Module) -> None:
         raise invalid("network", "train", "a module with Bayesian layers", type(network).__name__, advice)
     active = [name for name, module in network.named_modules() if _drops(module)]
     if active:
-        expected = "free of dropout, whose noise no replicate's seed would govern"
+        expected = "free of dropout: a replicate's seed would not control its masks"
         raise invalid("network", "train", expected, f"dropout at {active}", "Set it to 0 or remove it.")
     if any(hasattr(p, "full_tensor") for p in network.parameters()):
         advice = "Train it in your own loop, with forward_with_kl (docs/training.md)."
-        expected = "a whole network: K replicates are stacked, and a shard cannot be"
+        expected = "a network that is not sharded, because replicates are stacked"
         raise invalid("network", "train", expected, "one sharded by fully_shard (FSDP2)", advice)
     lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.UninitializedParameter)]
     if lazy:
@@ -103,7 +103,8 @@ def check_start(start: Any, network: nn.Module, replicates: int) -> None:
     shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
     for k, one in enumerate(start):
         if {name: tuple(t.shape) for name, t in one.state_dict().items()} != shapes:
-            raise invalid("start", "train", "networks of the same make as 'network'", f"another at {k}")
+            same = "networks with the same parameters as 'network'"
+            raise invalid("start", "train", same, f"another at {k}")
 
 
 def check_options(settings: Any, callbacks: Any, per_replicate: Any, every: Any) -> list[Callback]:
@@ -211,8 +212,8 @@ class _Watch(TorchDispatchMode):
 def outputs_without_noise(network: nn.Module, x: Any) -> Any:
     """What a network makes of ``x``; networks that draw their own random numbers are rejected.
 
-    Copies are run, so that what a network does once it does again. A generator may also be moved by another
-    thread, which says nothing of the network: then no operation of a second run moves it.
+    It runs copies of the network, so that training can repeat whatever the network does once. Another thread
+    may also move a generator; then no operation of a second, watched run does.
 
     >>> outputs_without_noise(nn.Dropout(0.5), torch.ones(1, 3))
     Traceback (most recent call last):
@@ -231,7 +232,7 @@ def _refuse_what_draws(network: nn.Module, x: Any) -> None:
         with watch:
             call(copy.deepcopy(network), x)
     except Exception:  # not every operation can be watched
-        got = "some that are drawn in its forward"
+        got = "random draws in its forward"
     if watch.name:
         got = f"a call of {watch.name}"
     if got:

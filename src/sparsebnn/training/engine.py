@@ -73,7 +73,7 @@ class Engine:
         settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
         if settings.channels_last and len(replicates) > 1:
-            advice = "Several replicates are stacked along an axis that no layout of images has."
+            advice = "Stacked replicates have one axis too many for this layout."
             raise invalid("channels_last", "Settings", "False with several replicates", True, advice)
         self.groups = sorted({settings.group_of(name) for name in replicates.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicates.trained}

@@ -176,7 +176,8 @@ def train(
     dtype = next(network.parameters()).dtype
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
-        raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
+        expected = "of a precision with the range that gradients need"
+        raise invalid("network", "train", expected, "float16", advice)
     check_start(start, network, len(seeds))
     sharing = processes(parallel)
     if sharing == "replicates":
