@@ -424,7 +424,7 @@ def test_the_line_on_a_terminal(tmp_path, monkeypatch):
 def _drawn(method):
     def wrapped(self, run, epoch):
         method(self, run, epoch)
-        self.running.refresh()
+        self.progress.refresh()
 
     return wrapped
 
