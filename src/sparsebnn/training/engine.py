@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sparsebnn.training.parallel import Part, Shard
     from sparsebnn.training.streams import Stream
 
+# Tensors by kind and name: Replicates.tensors, the optimizer's (first, second, average), data, loop.
 State = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
 
@@ -108,21 +109,21 @@ class Engine:
         rows = first_of(self._batch(self.state).x)
         replicates.measure(rows)
         if shard is not None:
-            replicates.parts = shard.noise_parts(replicates.objective.network, rows)
+            replicates.noise_parts = shard.noise_parts(replicates.objective.network, rows)
         self.pieces = self._pieces()
         drawing = any(getattr(change, "draws", False) for change in self.augment)
-        self._apart = shard is not None or bool(self.pieces) or drawing
+        self._in_parts = shard is not None or bool(self.pieces) or drawing
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        fused = None if drawing or mode not in ("auto", "fused") else self._written_out(True)
-        self.requested = check_mode(mode, self.device, self._apart, fused is not None)
+        fused = None if drawing or mode not in ("auto", "fused") else self._dense_gradients(True)
+        self.requested = check_mode(mode, self.device, self._in_parts, fused is not None)
         steps = settings.epochs * batches.per_epoch
-        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._apart)
+        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._in_parts)
         # A single replicate runs as an ordinary module, unless its step is fused.
-        eager = self._written_out(False) if len(replicates) > 1 else None
+        eager = self._dense_gradients(False) if len(replicates) > 1 else None
         self._dense = fused if self.mode == "fused" else eager
 
-    def _written_out(self, fused: bool) -> DenseGradients | None:
+    def _dense_gradients(self, fused: bool) -> DenseGradients | None:
         """Gradients without a graph, where that is possible: the fastest way on a CPU."""
         return DenseGradients.fitting(self.replicates.objective, self.state, self._batch(self.state), fused)
 
@@ -287,7 +288,7 @@ class Engine:
         from sparsebnn.training.parallel import accumulated
 
         def of_piece(piece: Part, batch: Batch) -> tuple[dict[str, Tensor], Parts]:
-            self.replicates.parts = piece.noise
+            self.replicates.noise_parts = piece.noise
             return self._gradients_of(batch, self._noise(self.state))
 
         found = accumulated(self.pieces, self._batch(self.state), self._own_rows(), of_piece)
@@ -320,8 +321,8 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                fused = self._written_out(True)
-                self.mode = check_mode(before, self.device, self._apart, fused is not None)
+                fused = self._dense_gradients(True)
+                self.mode = check_mode(before, self.device, self._in_parts, fused is not None)
                 if self.mode == "fused":
                     self._dense = fused
 

@@ -194,10 +194,10 @@ class Replicates:
         self.seed_tensor = counter.seed_tensor(self.seeds, device)
         self.dtype = next(iter(self.parameters.values())).dtype
         self.size = NoiseSize(0, 0)
-        # With several processes: which numbers of the noise of all rows belong to those of this one.
-        self.parts: tuple[NoisePart, NoisePart] | None = None
-        # Of each replicate's inclusions, where they are no posterior probabilities.
-        self.remarks: list[str | None] = [None] * len(self)
+        # With several processes: which numbers of the noise belong to the rows of this one.
+        self.noise_parts: tuple[NoisePart, NoisePart] | None = None
+        # Why a replicate's inclusions are not posterior probabilities; None if they are.
+        self.notes: list[str | None] = [None] * len(self)
         if len(self) == 1:
             # A single replicate runs as the ordinary module it is; its parameters are the stack's.
             for name, parameter in self.objective.named_parameters():
@@ -259,8 +259,8 @@ class Replicates:
 
     def noise(self, seeds: Tensor, step: Tensor | int, fused: bool = False) -> tuple[Tensor, Tensor]:
         """The noise of a step, one row per replicate; ``fused`` noise is made by compiled loops on a CPU."""
-        if self.parts is not None:
-            normals, logistics = self.parts
+        if self.noise_parts is not None:
+            normals, logistics = self.noise_parts
             return (
                 counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype, fused=fused),
                 counter.part_of_logistics(seeds, _LOGISTIC, step, logistics, self.dtype),
@@ -319,7 +319,7 @@ class Replicates:
     def note_training(self, cut: bool, temperatures: Sequence[float]) -> None:
         """Note why the inclusions of each replicate are not posterior probabilities; None if they are."""
         tempered = [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
-        self.remarks = ["brought to a density, or refitted,"] * len(self) if cut else [*tempered]
+        self.notes = ["brought to a density, or refitted,"] * len(self) if cut else [*tempered]
 
     def inclusion_logits(self) -> dict[str, Tensor]:
         """The stacked inclusion logits, by name."""
@@ -351,7 +351,7 @@ class Replicates:
     def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
         """Replicate k as a separate, ordinary objective (network and likelihood).
 
-        ``stacked`` holds parameters and varied buffers of an earlier moment, in the place of those of now.
+        ``stacked`` holds earlier parameters and varied buffers, used instead of the present ones.
         """
         values = {**self.parameters, **self.varied, **(stacked or {})}
         one = copy.deepcopy(self.objective)
@@ -361,8 +361,8 @@ class Replicates:
             for name in self.varied:
                 owner, last = _owner_of(one, name)
                 owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
-        # A network that was trained before may bring a mark of then.
-        setattr(one.network, NO_POSTERIOR, self.remarks[k])
+        # The network may have been trained before and carry an old note.
+        setattr(one.network, NO_POSTERIOR, self.notes[k])
         return one.eval()
 
 
