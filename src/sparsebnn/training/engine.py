@@ -334,7 +334,7 @@ class Engine:
     # -- epochs ---------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, position: int = 0) -> None:
-        """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
+        """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch continues."""
         steered = self.targets is not None or self.settings.refit > 0
         if position == 0 and steered and steer(self.replicates, self.settings, self.targets, epoch):
             for name, tensor in self.state["average"].items():  # what was averaged had another structure

@@ -148,9 +148,9 @@ def train(
         minutes; or ``"auto"``, which takes fused steps where it can, compiles for long runs and on CUDA
         captures the others. A checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
-    folder, resume, checkpoint_seconds : save the state to a folder every so many seconds and on interruption,
+    folder, resume, checkpoint_seconds : save the state to a folder at this interval and when interrupted,
         and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run
-        at a time can use a folder. A checkpoint that cannot be written is a warning.
+        at a time can use a folder. If a checkpoint cannot be written, ``train`` warns and continues.
     callbacks : objects whose hooks are called while training runs.
     progress : show a live line; None shows it on a terminal only.
     parallel : inside a process group of ``torch.distributed``, ``"rows"`` (as ``"auto"``) gives each process
