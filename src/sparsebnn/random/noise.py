@@ -303,8 +303,8 @@ class RandomNoise:
 class NoiseBuffer:
     """A prepared block of numbers, read from front to back; ``position`` is how far.
 
-    >>> tape = NoiseBuffer(torch.arange(6.0), torch.empty(0))
-    >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2,), torch.zeros(1)).tolist()
+    >>> buffer = NoiseBuffer(torch.arange(6.0), torch.empty(0))
+    >>> buffer.normal((2, 2), torch.zeros(1)).tolist(), buffer.normal((2,), torch.zeros(1)).tolist()
     ([[0.0, 1.0], [2.0, 3.0]], [4.0, 5.0])
     """
 
@@ -338,8 +338,8 @@ class RowNoiseBuffer:
 
     What is asked for must have one entry per row along its first axis.
 
-    >>> tape = RowNoiseBuffer(torch.arange(6.0).reshape(2, 3), torch.empty(2, 0))
-    >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2, 1), torch.zeros(1)).tolist()
+    >>> buffer = RowNoiseBuffer(torch.arange(6.0).reshape(2, 3), torch.empty(2, 0))
+    >>> buffer.normal((2, 2), torch.zeros(1)).tolist(), buffer.normal((2, 1), torch.zeros(1)).tolist()
     ([[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]])
     """
 
