@@ -102,8 +102,8 @@ def details(record: Mapping[str, Any]) -> list[str]:
     return lines[:-1]
 
 
-def fill(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the table into the page, where there is one, and the others with the results."""
+def fill(page: Path, record: Mapping[str, Any], folder: Path) -> None:
+    """Put the table into the page, where there is one, and the others into the folder of the results."""
     if page.exists():
         fill_page(page, "\n".join(markdown(record)), "images")
-        write_details(page.parents[2] / "results" / "image_ood", "\n".join(details(record)))
+        write_details(folder, "\n".join(details(record)))
