@@ -18,8 +18,7 @@ import sparsebnn
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training.batches import Batches
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.settings import Settings
 
 CASES = (

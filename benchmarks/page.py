@@ -61,7 +61,7 @@ def read(folder: Path) -> dict[str, Record]:
 
 
 def more(records: Mapping[str, Record], folder: Path) -> str:
-    """Tables that the page only refers to: memory, scaling, parity and kinks."""
+    """Tables that the page only refers to: epochs, memory, scaling, parity and kinks."""
     parts = []
     for kind, record in records.items():
         found = [table.markdown() for table in tables(record) if _is_detail(table)]
@@ -71,7 +71,7 @@ def more(records: Mapping[str, Record], folder: Path) -> str:
 
 
 def _is_detail(table: Table) -> bool:
-    return table.title.startswith(("Peak memory", "LBBNN-LRT,"))
+    return table.title.startswith(("Seconds per epoch", "Peak memory", "LBBNN-LRT,"))
 
 
 def refresh(page: Path, records: Mapping[str, Record], folder: Path) -> None:

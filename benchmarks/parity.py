@@ -31,7 +31,7 @@ from sparsebnn import lenet, mlp
 from sparsebnn.app.provenance import commit_and_source, device_name, rounded, versions
 from sparsebnn.nn.networks import initialize
 from sparsebnn.training import Run, Settings, train
-from sparsebnn.training import replicates as stacking
+from sparsebnn.training import objective as stacking
 from studies.runner import write_json
 
 __all__ = ["CASES", "STEPS", "apart", "blocks", "compared", "difference", "in_double", "made_by", "main"]

@@ -33,8 +33,7 @@ from sparsebnn.training.batches import Batches
 from sparsebnn.training.compile import captured
 from sparsebnn.training.devices import matmul_precision
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.settings import Settings
 from studies.baselines.deterministic import Deterministic
 

@@ -243,11 +243,32 @@ def blocks(results: Path) -> dict[str, str]:
     weights = f"{sizes['rows'][0]['weights']:,} weights are left."
     where = f"Measured on {sparse['provenance']['device'].split(' (')[0]}, {sparse['provenance']['kernel']}."
     return {
-        "sparse": f"{table(sparse['rows'])}\n\n{where}",
-        "skip": table(skip["rows"]),
+        "sparse": f"{table(_shown(sparse['rows']))}\n\n{where}",
+        "skip": table(_shown(skip["rows"])),
         "scoring": "\n".join(rows),
         "sizes": "\n".join([*files, "", weights]),
     }
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows that the page shows: one thread, the smallest and largest batch, without middle densities."""
+    ends: dict[str, set[float]] = {row["architecture"]: set() for row in rows}
+    for row in rows:
+        ends[row["architecture"]].add(row["density"])
+    extremes = {name: {min(found), max(found)} for name, found in ends.items()}
+    batches = {min(row["batch"] for row in rows), max(row["batch"] for row in rows)}
+    return [
+        row
+        for row in rows
+        if row["threads"] == 1 and row["batch"] in batches and row["density"] in extremes[row["architecture"]]
+    ]
+
+
+def details(results: Path) -> str:
+    """The table of ``results/bench/sparse_inference.md``: all networks, densities, batches and threads."""
+    names = ("sparse_inference", "sparse_inference_skip")
+    files = [json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in names]
+    return table([row for file in files for row in file["rows"]]) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,6 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.page:
         for name, body in blocks(given.out / "results/bench").items():
             fill_page(given.out / "docs/studies/sparse_inference.md", body, name)
+        results = given.out / "results/bench"
+        (results / "sparse_inference.md").write_text(details(results), encoding="utf-8")
         return 0
     began = time.perf_counter()
     compiled = not given.no_compile

@@ -23,8 +23,7 @@ from sparsebnn.nn.networks import initialize, mlp
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training.batches import Batches
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from studies.tables.paper import METHODS, cell
 
 __all__ = ["DRAWS", "Task", "Subject", "prepare"]

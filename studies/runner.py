@@ -34,6 +34,7 @@ __all__ = [
     "filled",
     "in_parallel",
     "read_rows",
+    "write_details",
     "write_json",
 ]
 
@@ -201,6 +202,12 @@ def filled(text: str, body: str, name: str = "tables", owner: str = "the page") 
     before, rest = text.split(begin)
     body = body.strip("\n")
     return f"{before}{begin}\n\n{body}\n\n{end}{rest.split(end)[1]}"
+
+
+def write_details(folder: Path, text: str) -> None:
+    """Write ``tables.md`` in the results folder of a study: tables that its page only links to."""
+    with atomic_write(folder / "tables.md") as partial:
+        partial.write_text(text.strip("\n") + "\n", encoding="utf-8")
 
 
 def fill_page(page: Path, body: str, name: str = "tables") -> None:

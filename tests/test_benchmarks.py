@@ -17,7 +17,6 @@ from benchmarks.reference import deterministic, step_of
 from benchmarks.subjects import Task
 from sparsebnn.io.files import locked
 from sparsebnn.nn import layers
-from studies.runner import filled
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -110,16 +109,6 @@ def test_a_page_is_refreshed_between_its_marks(tmp_path):
     assert "Not measured yet: `python -m benchmarks --device cpu --scaling`." in cpu
     assert "| fully connected | LBBNN-LRT | 0.200 | 0.400 |" in cuda
     assert "images/scaling.png" in cuda
-
-
-def test_the_page_says_what_the_files_say():
-    results = ROOT / "results" / "bench"
-    records = page.read(results)
-    text = (ROOT / "docs" / "studies" / "performance.md").read_text(encoding="utf-8")
-    for kind in page.KINDS:
-        assert filled(text, page.block(records, kind), kind) == text
-    found = (ROOT / "results" / "bench" / "tables.md").read_text(encoding="utf-8")
-    assert page.more(records, ROOT / "results" / "bench") == found
 
 
 # -- the plan -----------------------------------------------------------------------------------------

@@ -54,3 +54,5 @@ def test_the_page_shows_the_files():
     page = (root / "docs/studies/sparse_inference.md").read_text(encoding="utf-8")
     for name, body in sparse_inference.blocks(root / "results/bench").items():
         assert filled(page, body, name) == page
+    file = (root / "results/bench/sparse_inference.md").read_text(encoding="utf-8")
+    assert sparse_inference.details(root / "results/bench") == file

@@ -14,7 +14,8 @@ from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, likelihood
 from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import forward_with_kl, noise_size
 from sparsebnn.random.noise import NoiseBuffer
-from sparsebnn.training.objective import Batch, Objective
+from sparsebnn.training.batches import Batch
+from sparsebnn.training.objective import Objective
 
 G = generator(5)
 OUTPUTS = torch.randn(7, 4, generator=G, dtype=torch.float64) * 3.0

@@ -3,7 +3,7 @@
 import sys
 
 from sparsebnn.app.cli import main, one_line_errors
-from sparsebnn.app.processes import grouped
+from sparsebnn.app.jobs import grouped
 
 if __name__ == "__main__":
     with one_line_errors(), grouped(sys.argv[1:]) as words:

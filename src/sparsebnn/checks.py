@@ -76,7 +76,7 @@ def check_seed(value: Any, what: str, owner: str, least: int = -(2**63), most: i
 
 
 def check_number(value: Any, what: str, owner: str, expected: str, fits: Callable[[float], bool]) -> float:
-    """Return ``value`` as a float when it is a number that fits; text that reads like one is none.
+    """Return ``value`` as a float when it is a number that fits; numeric strings are rejected.
 
     >>> check_number("0.1", "level", "select", "between 0 and 1", lambda level: 0.0 < level < 1.0)
     Traceback (most recent call last):
@@ -145,7 +145,7 @@ def check_probability(value: Tensor, what: str, owner: str, dtype: torch.dtype |
 
     advice = (
         "A probability of 0 or 1 leaves nothing to learn; "
-        "use the 'gaussian' family or the MNF form for weights that are always there."
+        "use the 'gaussian' family or the MNF form for weights that are always included."
     )
     return _check_all(value, fits, what, owner, "strictly between 0 and 1", advice, dtype)
 
@@ -173,7 +173,7 @@ def check_tensor(values: Any, what: str, owner: str, dtype: torch.dtype | None =
     try:
         return torch.as_tensor(values, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError, OverflowError) as error:
-        advice = "Of a table pass its numbers (frame.to_numpy(float))."
+        advice = "Pass the numbers of a table (frame.to_numpy(float))."
         advice = "Pass the .probs of a prediction." if hasattr(values, "probs") else advice
         advice = "Make it dense first (values.toarray())." if hasattr(values, "toarray") else advice
         got = f"a {type(values).__name__}"

@@ -41,7 +41,7 @@ from sparsebnn.likelihoods import Gaussian
 from sparsebnn.posteriors import FlowFamily
 from sparsebnn.random.noise import NoiseBuffer
 from sparsebnn.training import Batch, Cosine, Objective, Settings
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Replicates
 from studies.bounds.bound_report import draw, summary, table
 from studies.bounds.estimates import elbo, information, layer_of, marginal_bounds, noise_blocks
 from studies.bounds.exact_regression import (

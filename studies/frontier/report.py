@@ -15,7 +15,7 @@ import numpy as np
 
 from studies.frontier.plan import most_density
 from studies.frontier.stored import read
-from studies.runner import fill_page
+from studies.runner import fill_page, write_details
 from studies.tables import evaluation
 from studies.tables.cells import DATASETS, Result, read_cells
 from studies.tables.paper import ARCHITECTURES
@@ -57,15 +57,14 @@ def places(results: Path, stage: str, methods: Sequence[str]) -> list[tuple[str,
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def final_tables(results: Path) -> str:
-    """The final cells: accuracies against the paper's FLOW, NLL and ECE against our reproduction of it."""
-    accuracy, calibration = [], []
+def accuracy_table(results: Path) -> str:
+    """The final cells: accuracies against the paper's FLOW."""
+    accuracy = []
     for dataset, architecture, method, content in places(results, "final", ("lrt", "flow")):
         rows = content["replicates"]
         title = f"{place_name(dataset, architecture)}, {NAMES[method]}"
         paper = printed(architecture, dataset, "flow") if dataset in DATASETS else None
         accuracy.append([title, *_accuracy(rows, dataset, architecture, paper)])
-        calibration.append([title, *_calibration(results, rows, dataset, architecture)])
     if not accuracy:
         return "No final cells yet.\n"
     head = [
@@ -79,10 +78,7 @@ def final_tables(results: Path) -> str:
         "limit",
         "median model of the first posterior, % @density",
     ]
-    second = [""]
-    for measure in ("NLL averaging", "ECE averaging", "NLL median model", "ECE median model"):
-        second += [measure, f"{measure} − our FLOW's"]
-    return f"{pipes(head, accuracy)}\n\n{pipes(second, calibration)}\n"
+    return pipes(head, accuracy) + "\n"
 
 
 def _accuracy(
@@ -131,6 +127,18 @@ def _calibration(results: Path, rows: list[dict[str, Any]], dataset: str, archit
         other = _NONE if reproduced is None else difference(rows, reproduced["replicates"], name, 4)
         texts += [_with_plain(rows, name), other]
     return texts
+
+
+def calibration_table(results: Path) -> str:
+    """The final cells: NLL and ECE against our reproduction of the paper's FLOW."""
+    rows = []
+    for dataset, architecture, method, content in places(results, "final", ("lrt", "flow")):
+        title = f"{place_name(dataset, architecture)}, {NAMES[method]}"
+        rows.append([title, *_calibration(results, content["replicates"], dataset, architecture)])
+    head = [""]
+    for measure in ("NLL averaging", "ECE averaging", "NLL median model", "ECE median model"):
+        head += [measure, f"{measure} − our FLOW's"]
+    return pipes(head, rows) + "\n"
 
 
 def chosen_table(results: Path) -> str:
@@ -312,7 +320,7 @@ def _titled(parts: dict[str, str]) -> str:
 def markdown(results: Path) -> str:
     """The tables of the page."""
     parts = {
-        "Ten seeds on the test rows": final_tables(results),
+        "Ten seeds on the test rows": accuracy_table(results),
         "Target densities, against magnitude pruning": curve_table(results),
         "What the flow is worth": pair_table(results),
     }
@@ -322,6 +330,7 @@ def markdown(results: Path) -> str:
 def details(results: Path) -> str:
     """The tables of ``results/frontier/tables.md``."""
     parts = {
+        "Ten seeds on the test rows: NLL and calibration error": calibration_table(results),
         "What the validation rows chose": chosen_table(results),
         "What the temperature does (validation rows)": temperature_table(results),
         "Target densities by the controller alone, no refit": target_table(results),
@@ -332,7 +341,7 @@ def details(results: Path) -> str:
 def write(out: Path) -> None:
     """Renew the page's tables and those with the results."""
     results, page = out / "results", out / "docs" / "studies" / "frontier.md"
-    (results / "frontier" / "tables.md").write_text(details(results), encoding="utf-8")
+    write_details(results / "frontier", details(results))
     if page.exists():
         fill_page(page, markdown(results))
         print(f"Wrote the tables into {page}.")

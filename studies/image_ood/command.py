@@ -281,4 +281,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         run(spec, sets, given.device, given.mode, keep, done)
     record = read_record(study.folder)
     if record is not None and not given.quick:
-        fill(Path(given.out) / "docs" / "studies" / "uncertainty.md", record)
+        fill(Path(given.out) / "docs" / "studies" / "uncertainty.md", record, study.folder)

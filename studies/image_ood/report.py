@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.runner import fill_page
+from studies.runner import fill_page, write_details
 from studies.uncertainty.measures import SCORES, interval
 
-__all__ = ["fill", "line", "markdown"]
+__all__ = ["details", "fill", "line", "markdown"]
 
 TITLES = {"mnist": "MNIST", "fmnist": "FMNIST", "kmnist": "KMNIST"}
 LABELS = {
@@ -20,6 +21,7 @@ LABELS = {
     "ensemble": "deep ensemble",
     "plain": "deterministic",
 }
+_MEASURES = "AUROC, and for entropy FPR@95 beside it; mean ± half width of the 95% interval over replicates."
 _SCORES = {"entropy": "entropy", "mutual_information": "MI", "max_output": "max. output"}
 
 
@@ -50,8 +52,7 @@ def _setting(spec: Mapping[str, Any]) -> str:
         f"Networks: {kind}, trained on {rows} training images of a set; the Bayesian ones for "
         f"{spec['epochs']} epochs at rate {spec['rate'] or 1e-4:g} (the paper: 250 at 0.0001), the "
         f"others for {spec['plain_epochs']}. {spec['replicates']} replicates, {spec['n_draws']} draws, "
-        f"ensembles of {spec['members']}, {tested} test images of each set. AUROC, and for entropy FPR@95 "
-        "beside it; mean ± half width of the 95% interval over replicates."
+        f"ensembles of {spec['members']}, {tested} test images of each set. Means over replicates."
     )
 
 
@@ -76,15 +77,33 @@ def _table(rows: Sequence[Mapping[str, Any]], replicates: int) -> list[str]:
 
 
 def markdown(record: Mapping[str, Any]) -> list[str]:
-    """All tables of the study, a table per training set."""
-    lines = [_setting(record["spec"]), ""]
+    """The table of the page: AUROC of entropy and mutual information, a line per training set and method."""
+    sets = record["spec"]["train_on"]
+    head = ["trained on", "method", "accuracy", "ECE", *(f"{TITLES[home]}: entropy, MI" for home in sets)]
+    lines = ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
+    order = list(itertools.product(sets, LABELS))
+    for row in sorted(record["rows"], key=lambda r: order.index((r["train_on"], r["method"]))):
+        means = [f"{interval(row[name])['mean']:.3f}" for name in ("accuracy", "ece")]
+        cells = [TITLES[row["train_on"]], LABELS[row["method"]], *means]
+        for home in sets:
+            found = row["foreign"].get(home)
+            names = ("entropy", "mutual_information") if found else ()
+            cells.append(", ".join(f"{interval(found[name]['auroc'])['mean']:.3f}" for name in names))
+        lines.append("| " + " | ".join(cells) + " |")
+    return [_setting(record["spec"]), "", *lines]
+
+
+def details(record: Mapping[str, Any]) -> list[str]:
+    """The tables of ``results/image_ood/tables.md``, one per training set."""
+    lines = [_setting(record["spec"]), "", _MEASURES, ""]
     for home in record["spec"]["train_on"]:
         rows = [row for row in record["rows"] if row["train_on"] == home]
         lines += [*_table(rows, record["spec"]["replicates"]), ""] if rows else []
     return lines[:-1]
 
 
-def fill(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables into the page, where there is one."""
+def fill(page: Path, record: Mapping[str, Any], folder: Path) -> None:
+    """Put the table into the page, where there is one, and the others into the folder of the results."""
     if page.exists():
         fill_page(page, "\n".join(markdown(record)), "images")
+        write_details(folder, "\n".join(details(record)))

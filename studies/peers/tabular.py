@@ -21,8 +21,8 @@ import torch
 from sparsebnn.inference import metrics
 from studies.peers.tabular_data import TABLES, load
 from studies.peers.tabular_methods import OURS, PEERS, known, make
-from studies.peers.tabular_report import body
-from studies.runner import Study, arguments, fill_page, read_rows
+from studies.peers.tabular_report import body, details
+from studies.runner import Study, arguments, fill_page, read_rows, write_details
 
 __all__ = ["Spec", "main", "measured", "run", "splits"]
 
@@ -152,4 +152,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = Path(given.out) / "docs" / "studies" / "tabular.md"
     if page.is_file() and not given.quick:
         fill_page(page, body(rows), "tabular")
+        write_details(study.folder, details(rows))
     return 0

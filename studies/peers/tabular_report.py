@@ -9,7 +9,7 @@ import numpy as np
 
 from studies.peers.tabular_data import TABLES
 
-__all__ = ["body", "ranks", "summary"]
+__all__ = ["body", "details", "ranks", "summary"]
 
 RIVAL = "CatBoost"
 Rows = Sequence[dict[str, Any]]
@@ -145,21 +145,29 @@ def sources(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+_LOSSES = {"classification": "log_loss", "regression": "rmse"}
+
+
+def _by_task(rows: Rows) -> dict[str, list[dict[str, Any]]]:
+    found = {task: [row for row in rows if row["task"] == task] for task in _LOSSES}
+    return {task: own for task, own in found.items() if own}
+
+
 def body(rows: Rows) -> str:
-    """All tables of the page."""
-    parts = ["## Tables", sources(rows)]
-    for task, loss, more in (
-        ("classification", "log_loss", {"accuracy": "error", "ECE": "ece"}),
-        ("regression", "rmse", {}),
-    ):
-        own = [row for row in rows if row["task"] == task]
-        if not own:
-            continue
+    """The tables of the page."""
+    parts = []
+    for task, own in _by_task(rows).items():
+        loss = "Log-loss" if task == "classification" else "RMSE, in standard deviations"
         parts += [f"## {task.capitalize()}: means over tables", summary(rows, task)]
-        parts += [f"## {'Log-loss' if loss == 'log_loss' else 'RMSE, in standard deviations'} by table"]
-        parts += [by_table(own, loss)]
-        if more:
-            wrong = [{**row, "error": 1.0 - row["accuracy"]} for row in own]
-            parts += ["## Error rate by table", by_table(wrong, "error")]
-            parts += ["## Calibration error (ECE) by table", by_table(own, "ece")]
+        parts += [f"## {loss}, by table", by_table(own, _LOSSES[task])]
+    return "\n\n".join(parts)
+
+
+def details(rows: Rows) -> str:
+    """The tables of ``results/tabular/tables.md``: where the data are from, errors and calibration."""
+    parts = ["## Tables", sources(rows)]
+    wrong = [{**row, "error": 1.0 - row["accuracy"]} for row in _by_task(rows).get("classification", [])]
+    if wrong:
+        parts += ["## Error rate by table", by_table(wrong, "error")]
+        parts += ["## Calibration error (ECE) by table", by_table(wrong, "ece")]
     return "\n\n".join(parts)

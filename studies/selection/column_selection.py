@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from studies.estimators.column_choice import scores
-from studies.runner import Study, arguments, fill_page, read_rows
+from studies.runner import Study, arguments, fill_page, read_rows, write_details
 from studies.selection.column_methods import METHODS, OURS, known, losses
-from studies.selection.column_report import body
+from studies.selection.column_report import body, details
 
 __all__ = ["CASES", "Case", "Spec", "main", "measured", "run", "simulated"]
 
@@ -186,4 +186,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = Path(given.out) / "docs" / "studies" / "column_selection.md"
     if page.is_file() and not given.quick:
         fill_page(page, body(rows), "selection")
+        write_details(study.folder, details(rows))
     return 0

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from app.calls import call, refused, write, write_excel
-from sparsebnn.app.commands import matching, progress, running
+from sparsebnn.app.commands import reading, running
 from sparsebnn.app.commands.reading import read_table
 from sparsebnn.app.commands.splitting import posed, spellings
 from sparsebnn.checks import InvalidInput
@@ -241,17 +241,17 @@ def test_new_rows_need_the_columns_in_use_only(run, tmp_path):
     rows = read_table(str(run / "p.csv")).drop("outcome")
     model.used_ = np.array([name in ("age", "x") for name in rows.columns])
     model.gain_ = np.where(model.used_, 0.1, 0.0)
-    found, notes = matching.matched(model, rows.select("x", "age").with_columns(other=1))
+    found, notes = reading.matched(model, rows.select("x", "age").with_columns(other=1))
     assert found.columns == rows.columns
     assert found["town"].null_count() == len(rows)
     assert notes == [notes[0]]
     assert "'town', 'joined'" in notes[0]
     assert "flat" not in notes[0]  # training left it out
     with pytest.raises(InvalidInput, match="no column 'age'"):
-        matching.matched(model, rows.drop("age"))
+        reading.matched(model, rows.drop("age"))
     model.used_ = np.zeros(len(rows.columns), dtype=bool)  # none is certain, but predictions need two
     with pytest.raises(InvalidInput, match="no column 'age'"):
-        matching.matched(model, rows.drop("age"))
+        reading.matched(model, rows.drop("age"))
     (tmp_path / "new.csv").write_text("other\n3\n", encoding="utf-8")
     refused(call("predict", run / "run", tmp_path / "new.csv"), "'data'")
 
@@ -410,9 +410,9 @@ def test_the_line_on_a_terminal(tmp_path, monkeypatch):
     """What a terminal receives: a bar of epochs with figures, then the other stages, then nothing."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(running, "stages", functools.partial(progress.stages, console=console))
+    monkeypatch.setattr(running, "stages", functools.partial(running.stages, console=console))
     # Fast machines would skip frames: every refresh is drawn.
-    monkeypatch.setattr(progress.Stages, "on_epoch_end", _drawn(progress.Stages.on_epoch_end))
+    monkeypatch.setattr(running.Stages, "on_epoch_end", _drawn(running.Stages.on_epoch_end))
     path = awkward(tmp_path / "p.csv")
     running.fit(str(path), "outcome", tmp_path / "run", epochs=4, replicates=2)
     seen = screen.getvalue()

@@ -7,7 +7,7 @@ import polars
 import pytest
 from sklearn.metrics import confusion_matrix, log_loss, r2_score, roc_auc_score
 
-from sparsebnn.app.commands import describing, measuring
+from sparsebnn.app.commands import measuring
 from sparsebnn.app.commands.splitting import posed
 
 
@@ -43,7 +43,7 @@ def test_the_interval_is_that_of_paired_rows():
 
 def test_curves_of_classes_as_scikit_learn_counts_them():
     y, probs, _ = probabilities()
-    found = describing.curves_of_classes(probs, y, np.array(["a", "b", "c"]))
+    found = measuring.curves_of_classes(probs, y, np.array(["a", "b", "c"]))
     np.testing.assert_array_equal(found["confusion"], confusion_matrix(y, probs.argmax(1)))
     assert [each["name"] for each in found["ranking"]] == ["a", "b", "c"]
     assert found["ranking"][2]["auc"] == pytest.approx(roc_auc_score(y == 2, probs[:, 2]), rel=1e-10)
@@ -73,4 +73,4 @@ def test_baselines_read_many_levels():
 def test_a_column_that_is_mostly_missing_has_a_curve_of_its_levels():
     values = np.array(["a", None, None, "b", None, "a", "other"], dtype=object)
     column = SimpleNamespace(kind="category", levels=("a", "b"), reference=None)
-    assert describing._grid(column, values) == ["a", "b"]
+    assert measuring._grid(column, values) == ["a", "b"]

@@ -5,7 +5,7 @@ import pytest
 
 from sparsebnn import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators.correlated import correlations
+from sparsebnn.estimators.explanation import correlations
 from sparsebnn.selection import sample_inputs, select
 
 

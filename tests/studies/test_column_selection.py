@@ -89,6 +89,6 @@ def test_the_page_counts_refusals():
          "rules": {"a_": score, "fdr": found}}
         for found in (None, {**score, "precision": 1.0})
     ]  # fmt: skip
-    text = column_report.body(rows)
+    text = column_report.body(rows) + column_report.details(rows)
     assert "| `a_` | 0.50 | 1.00 | 0.50 ± 0.00 | 4.0 | 0.500 | 0.70 | 1.0 |" in text
     assert "| fdr | 1.00 | 1.00 | 0.00 ± 0.00 (1 of 2) | 4.0 |" in text

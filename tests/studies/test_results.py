@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import page as performance
 from studies.bounds import bound
 from studies.estimators import column_choice, defaults, density_choice
 from studies.frontier import choose, command, curve, groups
 from studies.frontier import report as frontier_report
 from studies.image_ood import command as image_ood
 from studies.image_ood import report as image_report
-from studies.peers import survival, tabular_report
+from studies.peers import survival, tabular_report, uci
 from studies.runner import filled, read_rows
 from studies.selection import (
     column_report,
@@ -77,6 +78,7 @@ def shown() -> dict[str, tuple[str, str, str]]:
         "defaults": ("defaults", defaults.table(committed("defaults")["rows"]), "defaults"),
         "column_choice": ("defaults", column_choice.table(committed("column_choice")["rows"]), "columns"),
         "density_choice": ("defaults", density_choice.table(committed("density_choice")["rows"]), "density"),
+        "uci": ("uci", uci.table(rows_of("uci")), "uci"),
         "survival": ("survival", survival.table(read_rows(RESULTS / "survival/rows.jsonl")), "survival"),
         "tabular": ("tabular", tabular_report.body(read_rows(RESULTS / "tabular/rows.jsonl")), "tabular"),
         "column_selection": (
@@ -103,12 +105,38 @@ def shown() -> dict[str, tuple[str, str, str]]:
 def test_pages_show_the_results():
     tried = (RESULTS / "densities/tables.md").read_text(encoding="utf-8")
     assert tried == densities.candidates(RESULTS)
-    details = (RESULTS / "frontier/tables.md").read_text(encoding="utf-8")
-    assert details == frontier_report.details(RESULTS)
     stale = [
         study for study, (name, body, part) in shown().items() if filled(page(name), body, part) != page(name)
     ]
     assert not stale
+
+
+def linked() -> dict[str, str]:
+    """Study: the tables that its page only links to."""
+    record = image_ood.read_record(RESULTS / "image_ood")
+    assert record is not None
+    return {
+        "column_selection": column_report.details(rows_of("column_selection")),
+        "frontier": frontier_report.details(RESULTS),
+        "image_ood": "\n".join(image_report.details(record)),
+        "tabular": tabular_report.details(rows_of("tabular")),
+        "uci": uci.details(rows_of("uci")),
+    }
+
+
+def test_linked_tables_show_the_results():
+    for study, text in linked().items():
+        found = (RESULTS / study / "tables.md").read_text(encoding="utf-8")
+        assert found.strip("\n") == text.strip("\n"), study
+
+
+def test_the_page_of_performance():
+    records = performance.read(RESULTS / "bench")
+    text = page("performance")
+    for kind in performance.KINDS:
+        assert filled(text, performance.block(records, kind), kind) == text
+    found = (RESULTS / "bench" / "tables.md").read_text(encoding="utf-8")
+    assert performance.more(records, RESULTS / "bench") == found
 
 
 def test_pages_of_selection():

@@ -7,7 +7,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training import Batch, Objective, Settings
 from sparsebnn.training.augmentation import Crop, Cutout, Flip, Mixup, RowNoise, Shift, Transform
-from sparsebnn.training.objective import Mixed
+from sparsebnn.training.batches import Mixed
 from training.runs import distance, fit, make_data, make_network, parameters, same, stopped_and_resumed
 
 X, Y = make_data("conv", rows=20)

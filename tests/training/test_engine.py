@@ -262,7 +262,7 @@ def test_a_broken_replicate_stops_alone(mode, dtype, caplog):
     assert [(s.replicate, s.seed, s.step) for s in run.stopped] == [(6, 6, 3)]
     assert broken.told == run.stopped
     assert run.stopped[0].where == "the value of 2.weights.mean was not finite"
-    assert said(caplog) == [f"{run.stopped[0]} The other replicates go on."]
+    assert said(caplog) == [f"{run.stopped[0]} The other replicates continue."]
     for k in range(10):
         if k != 6:
             assert same(parameters(run, k), parameters(whole, k)), k

@@ -273,6 +273,17 @@ def test_channels_last_is_another_layout_of_the_same_numbers():
         fit(make_network("conv"), (x, y), Settings(2, 8, channels_last=True), replicates=2)
 
 
+def test_gradients_in_another_layout_move_the_right_weights():
+    """Several channels: gradients of channels_last convolutions have other strides than their parameters."""
+    made = torch.Generator().manual_seed(0)
+    x, y = torch.rand(16, 3, 8, 8, generator=made), torch.arange(16) % 4
+    plain, last = (
+        fit(sparsebnn.nn.resnet(8, 4), (x, y), Settings(1, 8, 1e-2, channels_last=flag), mode="eager")
+        for flag in (False, True)
+    )
+    assert distance(parameters(last), parameters(plain)) < 1e-3
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -9,8 +9,7 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import Callback, Settings, arguments
 from sparsebnn.training.arguments import break_even, check_mode, chosen_mode
-from sparsebnn.training.objective import Objective
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from training.runs import FAMILIES, SHORT, fit, make_data, make_network
 
 CUDA = torch.device("cuda")

@@ -8,7 +8,8 @@ import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.passes import forward_with_kl
-from sparsebnn.training.objective import Batch, Objective
+from sparsebnn.training.batches import Batch
+from sparsebnn.training.objective import Objective
 from training.runs import FAMILIES, make_data, make_network
 
 X, Y = make_data(rows=7)

@@ -77,7 +77,7 @@ def test_what_cannot_be_watched_is_refused_without_a_name():
     def noisy(x):
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)) + torch.rand(1)
 
-    with pytest.raises(InvalidInput, match="Got some that are drawn in its forward instead"):
+    with pytest.raises(InvalidInput, match="Got random draws in its forward instead"):
         outputs_without_noise(Calls(noisy), X)
 
 

@@ -1,4 +1,4 @@
-"""replicates.py: replicate k alone is replicate k among five; hyperparameters along the replicate axis."""
+"""objective.py: replicate k alone is replicate k among five; hyperparameters along the replicate axis."""
 
 import functools
 
@@ -8,7 +8,7 @@ import torch
 import sparsebnn
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.posteriors.priors import SpikeSlabPrior
-from sparsebnn.training.replicates import cudnn_left_out
+from sparsebnn.training.objective import cudnn_left_out
 from training.runs import (
     EXAMPLES,
     FAMILIES,

@@ -92,7 +92,7 @@ def test_a_loader_gives_its_batches_to_all(caplog, tmp_path):
         )
     assert same(parameters(run), parameters(expected))
     assert "all replicates see the same batches" in caplog.text
-    assert "a resumed run goes on" in caplog.text
+    assert "a resumed run continues" in caplog.text
 
 
 def test_an_endless_stream_has_epochs_of_n_rows():

@@ -151,7 +151,7 @@ def test_a_second_interrupt_within_a_step(replicates, tmp_path):
     network = nn.Sequential(make_network(), Impatient())
     start = Do("on_train_start", lambda run: setattr(run.replicates.objective.network[1], "left", 5))
     options = {"replicates": replicates, "folder": tmp_path, "checkpoint_seconds": 0.0}
-    with pytest.raises(Interrupted, match="resume=True to go on from the last checkpoint") as error:
+    with pytest.raises(Interrupted, match="resume=True to continue from the last checkpoint") as error:
         fit(network, DATA, SHORT, callbacks=[start], **options)
     check_usable(error.value.run)
     run = fit(network, DATA, SHORT, resume=True, **options)

@@ -23,7 +23,7 @@ def search(
 
     Four trials are proposed at a time by Optuna's Tree-structured Parzen Estimator, with seeds that depend on
     the trial's number, so the search has the same result on any backend of joblib. ``storage`` is a SQLite
-    file: a search that was interrupted goes on with its trials.
+    file: a search that was interrupted continues with its trials.
     """
     try:
         import optuna

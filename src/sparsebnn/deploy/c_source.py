@@ -98,7 +98,7 @@ def _scratch(exported: Exported, programs: Sequence[Program]) -> int:
 
 
 def _identifiers(columns: Sequence[Column]) -> list[str]:
-    """A field of the row for every column; the comment beside it has the column's name."""
+    """A field of the row for every column; the comment next to it has the column's name."""
     found: list[str] = []
     for column in columns:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", column.name) or "column"

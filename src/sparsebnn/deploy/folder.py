@@ -1,7 +1,8 @@
 """Model folders for the Hugging Face Hub and for MLflow, which other people's tools can read.
 
-Both hold a predictor (:mod:`sparsebnn.deploy.predictor`). To continue with the full posterior, with inclusion
-probabilities and explanations, use ``estimator.save`` or :func:`sparsebnn.save` instead.
+Both hold a predictor (:mod:`sparsebnn.deploy.predictor`) as JSON and tensors, without pickle. To keep all of
+the posterior, with inclusion probabilities and explanations, use ``estimator.save`` or
+:func:`sparsebnn.save`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import importlib
 import json
 import tempfile
 import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,17 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_tensor
-from sparsebnn.deploy import spec as specs
+from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.deploy.model import Exported
+from sparsebnn.deploy.predictor import Head, Predictor
 from sparsebnn.deploy.table import FARTHEST
 from sparsebnn.estimators.encoding import Encoder, checked_table
+from sparsebnn.io.sparse_files import MODULES
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.nn.compaction import Take
+from sparsebnn.nn.networks import InputSkip, chain
 
-__all__ = ["StoredModel", "from_pretrained", "hub_model", "save_mlflow"]
+__all__ = ["StoredModel", "described", "from_pretrained", "hub_model", "restored", "save_mlflow"]
 
 _CARD = """---
 library_name: sparsebnn
@@ -59,7 +66,7 @@ class StoredModel(nn.Module):
 
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__()
-        exported = specs.restored(spec)
+        exported = restored(spec)
         self.spec = spec
         self.predictor = exported.predictor
         self.classes, self.columns = exported.classes, exported.columns
@@ -131,7 +138,7 @@ def card(spec: dict[str, Any]) -> str:
 
 def hub_model(exported: Exported) -> Any:
     """An exported model with the Hub's methods: ``save_pretrained``, ``push_to_hub``."""
-    made = _hub_class()(spec=specs.described(exported))
+    made = _hub_class()(spec=described(exported))
     made.predictor.load_state_dict(exported.predictor.state_dict())
     return made.eval()
 
@@ -184,7 +191,7 @@ def save_mlflow(exported: Exported, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow's import warns of MLflow's own types
         pyfunc = importlib.import_module("mlflow.pyfunc")
-    spec = specs.described(exported)
+    spec = described(exported)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         data.mkdir()
@@ -198,3 +205,99 @@ def save_mlflow(exported: Exported, path: Path) -> None:
             data_path=str(data),
             pip_requirements=[f"sparsebnn[sklearn,save]=={sparsebnn.__version__}", "pandas"],
         )
+
+
+_VERSION = 1
+
+
+def _layer(module: nn.Module) -> dict[str, Any]:
+    name = type(module).__name__
+    if isinstance(module, InputSkip):
+        layers = [_layer(layer) for layer in module.layers]
+        return {"module": name, "layers": layers, "activation": _layer(module.activation)}
+    if name not in MODULES or getattr(module, "groups", 1) != 1:
+        expected = "made of " + ", ".join(sorted(set(MODULES) - {"Take"}))
+        advice = "ONNX and pt2 take any module."
+        raise invalid("model", "export", expected, str(module).splitlines()[0], advice)
+    options = {key: getattr(module, key) for key in MODULES[name][1]}
+    return {"module": name, **options, **({"inputs": len(module.index)} if isinstance(module, Take) else {})}
+
+
+def _module(spec: Mapping[str, Any]) -> nn.Module:
+    if spec["module"] == "InputSkip":
+        return InputSkip([_module(layer) for layer in spec["layers"]], _module(spec["activation"]))
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.items()
+        if key != "module"
+    }
+    if spec["module"] == "Take":
+        return Take(torch.zeros(options["inputs"], dtype=torch.int64), options["dim"])
+    return MODULES[spec["module"]][0](**options)
+
+
+def described(exported: Exported) -> dict[str, Any]:
+    """Everything but the tensors."""
+    predictor = exported.predictor
+    if not isinstance(predictor.template, nn.Sequential | InputSkip):
+        advice, expected = "ONNX and pt2 take any module.", "a Sequential or InputSkip"
+        raise invalid("model", "export", expected, type(predictor.template).__name__, advice)
+    head, form = predictor.head, predictor.head.likelihood
+    return {
+        "version": _VERSION,
+        "layers": [_layer(module) for module in chain(predictor.template)],
+        "sequential": isinstance(predictor.template, nn.Sequential),
+        "stacked": sorted(predictor._state(True)),
+        "n_draws": predictor.n_draws,
+        "networks": predictor.n_networks,
+        "likelihood": {
+            "kind": head.kind,
+            "scale": head.scale,
+            "n_classes": getattr(form, "n_classes", 2),
+            "n_targets": getattr(form, "n_targets", 1),
+            "noise": getattr(form, "noise", "learned"),
+        },
+        "example_shape": list(exported.example.shape[1:]),
+        "columns": None if exported.columns is None else [asdict(column) for column in exported.columns],
+        "named": exported.named,
+        "classes": None if exported.classes is None else list(exported.classes),
+        "model": exported.model,
+        "seed": exported.seed,
+        "about": exported.about,
+    }
+
+
+def _likelihood(spec: Mapping[str, Any]) -> Likelihood:
+    if spec["kind"] == "bernoulli":
+        return Bernoulli()
+    if spec["kind"] == "categorical":
+        return Categorical(spec["n_classes"])
+    return Gaussian(spec["n_targets"], spec["noise"])
+
+
+def restored(spec: Mapping[str, Any]) -> Exported:
+    """The predictor of a description; its tensors have the right shapes and wait for their values."""
+    if spec.get("version") != _VERSION:
+        advice = "Load it with the release that wrote it."
+        raise invalid("version", "a model folder", str(_VERSION), spec.get("version"), advice)
+    modules = [_module(layer) for layer in spec["layers"]]
+    template = nn.Sequential(*modules) if spec.get("sequential", True) else modules[0]
+    draws = spec["n_draws"]
+    shared, stacked = dict(template.state_dict()), {}
+    for name in spec["stacked"]:
+        own: Tensor = shared.pop(name)
+        stacked[name] = own.new_zeros(draws, *own.shape)
+    form = _likelihood(spec["likelihood"])
+    head = Head([form] * draws, spec["likelihood"]["scale"])
+    columns = None if spec["columns"] is None else Encoder.of_record(spec["columns"]).columns
+    dtype = torch.float32 if columns is None else torch.float64
+    return Exported(
+        Predictor(template, shared, stacked, head, spec.get("networks", 0)),
+        torch.zeros(1, *spec["example_shape"], dtype=dtype),
+        spec["model"],
+        spec["seed"],
+        columns,
+        spec["named"],
+        None if spec["classes"] is None else tuple(spec["classes"]),
+        dict(spec["about"]),
+    )

@@ -141,7 +141,7 @@ def _write_c(made: Exported, path: Path, rows: Tensor | None) -> None:
 
 
 def _write_folder(made: Exported, path: Path, kind: str) -> None:
-    """Made beside its place and then renamed, so that a folder is whole or not there."""
+    """Write next to the target and rename, so that a folder appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
         fresh = Path(scratch, "model")

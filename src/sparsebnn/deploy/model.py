@@ -116,7 +116,7 @@ def _of_estimator(model: Any, kind: str, n_draws: int | None, seed: int | None, 
         raise invalid("likelihood", "export", "left out with an estimator", type(likelihood).__name__)
     if not isinstance(model, SparseBNNClassifier | SparseBNNRegressor):
         expected = "SparseBNNClassifier or SparseBNNRegressor"
-        advice = "Of a Pipeline, export the last step and do the others before it."
+        advice = "Export the last step of a Pipeline, and apply the other steps before it."
         raise invalid("model", "export", expected, type(model).__name__, advice)
     classes = getattr(model, "classes_", None)
     scales: dict[str, Tensor] = {}

@@ -80,7 +80,6 @@ class TableInputs(nn.Module):
         starts["gap"] = starts["coded"] + len(coded)
         index = [starts[kind] + place for kind, place in order]
         self._parts = (bool(numbers), bool(seasons), bool(levels_), bool(coded), bool(gaps))
-        self.n_inputs = len(index)
         self._integers("order", index)
         self._integers("number_column", [n[0] for n in numbers])
         self._integers("season_column", [s[0] for s in seasons])

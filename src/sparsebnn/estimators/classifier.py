@@ -258,7 +258,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         self._multilabel = isinstance(form, Multilabel)
         count = getattr(form, "n_labels", None) or getattr(form, "n_classes", 2)
         if not isinstance(form, ClassLikelihood) or len(self.classes_) != count:
-            raise ValueError("its classes are not those of its likelihood")
+            raise ValueError("its classes do not match its likelihood")
 
     def predict_proba(self, X: Any, *, model: str = "average") -> np.ndarray:
         """``(rows, classes)``: probabilities averaged over draws and replicates.

@@ -261,7 +261,7 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
         self.classes_, counts = np.unique(np.asarray(y), return_counts=True)
         if counts.min() < 2:
             rare = repr(self.classes_[counts.argmin()])
-            advice = "Drop or merge classes of a single row."
+            advice = "Drop classes with a single row, or merge them."
             raise invalid("y", "ConformalClassifier", "of at least two rows of each class", rare, advice)
         self._fit_parts(X, y, np.asarray(y), options)
         return self

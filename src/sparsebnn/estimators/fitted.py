@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsebnn.checks import check_choice
-from sparsebnn.estimators import correlated, explanation, persistence, summary
+from sparsebnn.estimators import explanation, persistence, summary
 from sparsebnn.estimators.encoding import Encoder, checked_table
 from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.estimators.plan import Plan
@@ -140,11 +140,11 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def sample_inclusions(self, n_draws: int = 2000, *, seed: int = 0) -> np.ndarray:
         """Drawn sets of columns that reach an output, ``(draws, columns)``, equally many per replicate."""
         check_is_fitted(self)
-        return correlated.sampled(self.posterior_networks_, self._encoder, n_draws, seed)
+        return explanation.sampled(self.posterior_networks_, self._encoder, n_draws, seed)
 
     def column_correlations(self, X: Any) -> np.ndarray:
         """Absolute correlations between columns: the largest between an encoded input of each."""
-        return correlated.correlations(self._inputs(X), self._encoder)
+        return explanation.correlations(self._inputs(X), self._encoder)
 
     def credible_sets(
         self,
@@ -163,7 +163,7 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         (``inclusions_are_no_posterior`` is None).
         """
         check_is_fitted(self)
-        return correlated.credible(
+        return explanation.credible(
             self, X, n_draws, seed, coverage=coverage, min_purity=min_purity, min_probability=min_probability
         )
 

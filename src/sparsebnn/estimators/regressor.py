@@ -347,7 +347,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         if not (np.isfinite(self._y_mean).all() and (self._y_std > 0.0).all()):
             raise ValueError("its targets need finite means and positive scales")
         if len(self._y_mean) != getattr(self._likelihoods[0], "n_targets", 1):
-            raise ValueError("its targets are not those of its likelihood")
+            raise ValueError("its targets do not match its likelihood")
         self._flat = record["flat"]
 
     def __sklearn_tags__(self) -> Any:

@@ -288,7 +288,7 @@ class SparseBNNSurvival(SparseBNN):
         if not 0.0 < self._time_unit < np.inf or not np.isfinite(self.unique_times_).all():
             raise ValueError("its times need a positive unit")
         if not isinstance(self._likelihoods[0], SurvivalLikelihood):
-            raise ValueError("its likelihood is not one of times")
+            raise ValueError("it is not a survival likelihood")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -109,7 +109,7 @@ def _unpacked(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     values = tensors["values"].to(torch.float32)
     weight = torch.zeros(module.weight.shape).flatten()
     if len(values) != len(places) or (len(places) and int(places[-1]) >= len(weight)):
-        raise ValueError("weights and places do not fit")
+        raise ValueError("weights and positions do not match")
     if "scale" in tensors:
         values = values * tensors["scale"][places // (len(weight) // module.weight.shape[0])]
     weight[places] = values

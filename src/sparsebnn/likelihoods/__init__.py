@@ -9,10 +9,9 @@ import torch  # noqa: F401  (for the examples)
 from torch import Tensor
 
 from sparsebnn.checks import check_choice
-from sparsebnn.likelihoods.base import ClassLikelihood, Likelihood
+from sparsebnn.likelihoods.base import ClassLikelihood, Likelihood, PerPosition
 from sparsebnn.likelihoods.classes import Bernoulli, Categorical, Multilabel, NoisyCategorical, Ordinal
 from sparsebnn.likelihoods.counts import NegativeBinomial, Poisson
-from sparsebnn.likelihoods.positions import PerPosition
 from sparsebnn.likelihoods.real import Gaussian, StudentT
 from sparsebnn.likelihoods.survival import (
     Cox,

@@ -162,7 +162,7 @@ def _append(stages: list[_Stage], layer: nn.Module, skip: tuple[int, int] | None
     reads = ((place, width - skip[1]), skip) if skip is not None and skips else ((place, width),)
     dense = bool(stages) and isinstance(stages[-1].layer, Linear | nn.Linear)
     if dense and reads[0][1] != len(stages[-1].bias):
-        expected = "one whose dense layers read what the ones before them put out"
+        expected = "one whose dense layers read the outputs of the layers before them"
         got = f"{len(stages[-1].bias)} outputs before {width} inputs"
         advice = "Dense layers on inputs of several axes cannot be compacted past a Flatten."
         raise invalid("network", "compact", expected, got, advice)

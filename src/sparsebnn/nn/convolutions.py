@@ -106,7 +106,7 @@ class _Conv(BayesianLayer):
             if size < least:
                 name = ("height", "width")[d] if self.dims == 2 else "length"
                 expected = f"of a {name} of at least {least}"
-                advice = "The network's layers leave too little of so small an input."
+                advice = "The input is too small for the layers of this network."
                 raise invalid("x", type(self).__name__, expected, f"shape {tuple(x.shape)}", advice)
 
     def op(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -190,7 +190,7 @@ class _Structural(fx.Interpreter):
 
     def _refuse(self, what: str) -> InvalidInput:
         expected = "made of layers, activations, pooling, sums, concatenations and changes of shape"
-        return invalid("network", self.owner, expected, what, "Paths through other parts are not known.")
+        return invalid("network", self.owner, expected, what, "Paths through other modules cannot be traced.")
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self.fetch_attr(target)

@@ -238,9 +238,10 @@ class ClosedPass(Pass):
     """While gradients are computed: what is drawn now would not be what the loss was made with."""
 
     def weights_of(self, layer: BayesianModule, batch: int) -> tuple[Realized, Realized | None]:
-        expected = "one that calls its layers in its forward alone"
+        expected = "one that calls its layers only in its forward"
         advice = "Leave out activation checkpointing (torch.utils.checkpoint)."
-        raise invalid("network", "train", expected, "a Bayesian layer called for a gradient", advice)
+        got = "a call of a Bayesian layer while gradients are computed"
+        raise invalid("network", "train", expected, got, advice)
 
 
 def collect_kl(noise: Noise | None = None) -> PosteriorPass:

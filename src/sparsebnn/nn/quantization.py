@@ -118,13 +118,6 @@ class QuantizedNetwork(nn.Module):
         self.program, self._scales = program, tuple(scales)
         self._run: Any = None
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights, indices, biases and scales in memory."""
-        names = ("level", "index16", "index32", "start", "bias_level", "scale")
-        arrays = (getattr(op, name) for op in self.program.ops for name in names)
-        return sum(array.nbytes for array in arrays if array is not None)
-
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.program.input_shape:

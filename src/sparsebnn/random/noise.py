@@ -81,8 +81,8 @@ class NoisePart(NamedTuple):
     """Some numbers of a block of ``length``: their places in it, from front to back.
 
     Numbers come in pairs from one hash; ``hashes`` are those of the places, and the first ``firsts`` places
-    hold the first numbers of their pairs. ``pairs`` has a column for each distinct hash: the hash, and which of
-    ``places`` its first and its second number belong to (-1: to none).
+    hold the first numbers of their pairs. ``pairs`` has a column for each distinct hash: the hash, and which
+    of ``places`` its first and its second number belong to (-1: to none).
     """
 
     length: int
@@ -114,8 +114,11 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Ten
 
 
 def _chunks(index: Tensor, seeds: Tensor) -> tuple[Tensor, ...]:
-    """Parts of an index whose hashes stay in the cache of a processor; a compiler gets it whole."""
-    whole = seeds.is_cuda or for_compiler() or for_capture()
+    """Parts of an index whose hashes stay in the cache of a processor.
+
+    A compiler, whose recorder has a class of tensors of its own, gets the index whole.
+    """
+    whole = seeds.is_cuda or type(seeds) is not Tensor
     return index.split(max(1, len(index) if whole else _CHUNK // max(1, seeds.numel())))
 
 
@@ -308,8 +311,8 @@ class RandomNoise:
 class NoiseBuffer:
     """A prepared block of numbers, read from front to back; ``position`` is how far.
 
-    >>> tape = NoiseBuffer(torch.arange(6.0), torch.empty(0))
-    >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2,), torch.zeros(1)).tolist()
+    >>> buffer = NoiseBuffer(torch.arange(6.0), torch.empty(0))
+    >>> buffer.normal((2, 2), torch.zeros(1)).tolist(), buffer.normal((2,), torch.zeros(1)).tolist()
     ([[0.0, 1.0], [2.0, 3.0]], [4.0, 5.0])
     """
 
@@ -343,8 +346,8 @@ class RowNoiseBuffer:
 
     What is asked for must have one entry per row along its first axis.
 
-    >>> tape = RowNoiseBuffer(torch.arange(6.0).reshape(2, 3), torch.empty(2, 0))
-    >>> tape.normal((2, 2), torch.zeros(1)).tolist(), tape.normal((2, 1), torch.zeros(1)).tolist()
+    >>> buffer = RowNoiseBuffer(torch.arange(6.0).reshape(2, 3), torch.empty(2, 0))
+    >>> buffer.normal((2, 2), torch.zeros(1)).tolist(), buffer.normal((2, 1), torch.zeros(1)).tolist()
     ([[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]])
     """
 

@@ -6,21 +6,31 @@ import copy
 import logging
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sparsebnn import likelihoods
-from sparsebnn.checks import InvalidInput, check_choice, check_count, check_number, check_seed, invalid
+from sparsebnn import checks, likelihoods
+from sparsebnn.checks import (
+    InvalidInput,
+    check_choice,
+    check_count,
+    check_number,
+    check_seed,
+    check_tensor,
+    invalid,
+)
 from sparsebnn.nn.networks import bayesian_layers, kept, obstacles
 from sparsebnn.nn.passes import call
 from sparsebnn.training.batches import targets_of
 from sparsebnn.training.callbacks import Callback
-from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
+
+if TYPE_CHECKING:
+    from sparsebnn.training.objective import Replicates
 
 _log = logging.getLogger("sparsebnn")
 MODES = ("auto", "eager", "fused", "captured", "compiled")
@@ -51,11 +61,11 @@ def check_network(network: nn.Module) -> None:
         raise invalid("network", "train", "a module with Bayesian layers", type(network).__name__, advice)
     active = [name for name, module in network.named_modules() if _drops(module)]
     if active:
-        expected = "free of dropout, whose noise no replicate's seed would govern"
+        expected = "free of dropout: a replicate's seed would not control its masks"
         raise invalid("network", "train", expected, f"dropout at {active}", "Set it to 0 or remove it.")
     if any(hasattr(p, "full_tensor") for p in network.parameters()):
         advice = "Train it in your own loop, with forward_with_kl (docs/training.md)."
-        expected = "a whole network: K replicates are stacked, and a shard cannot be"
+        expected = "a network that is not sharded, because replicates are stacked"
         raise invalid("network", "train", expected, "one sharded by fully_shard (FSDP2)", advice)
     lazy = [name for name, p in network.named_parameters() if isinstance(p, nn.UninitializedParameter)]
     if lazy:
@@ -93,7 +103,8 @@ def check_start(start: Any, network: nn.Module, replicates: int) -> None:
     shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
     for k, one in enumerate(start):
         if {name: tuple(t.shape) for name, t in one.state_dict().items()} != shapes:
-            raise invalid("start", "train", "networks of the same make as 'network'", f"another at {k}")
+            same = "networks with the same parameters as 'network'"
+            raise invalid("start", "train", same, f"another at {k}")
 
 
 def check_options(settings: Any, callbacks: Any, per_replicate: Any, every: Any) -> list[Callback]:
@@ -201,8 +212,8 @@ class _Watch(TorchDispatchMode):
 def outputs_without_noise(network: nn.Module, x: Any) -> Any:
     """What a network makes of ``x``; networks that draw their own random numbers are rejected.
 
-    Copies are run, so that what a network does once it does again. A generator may also be moved by another
-    thread, which says nothing of the network: then no operation of a second run moves it.
+    It runs copies of the network, so that training can repeat whatever the network does once. Another thread
+    may also move a generator; then no operation of a second, watched run does.
 
     >>> outputs_without_noise(nn.Dropout(0.5), torch.ones(1, 3))
     Traceback (most recent call last):
@@ -221,7 +232,7 @@ def _refuse_what_draws(network: nn.Module, x: Any) -> None:
         with watch:
             call(copy.deepcopy(network), x)
     except Exception:  # not every operation can be watched
-        got = "some that are drawn in its forward"
+        got = "random draws in its forward"
     if watch.name:
         got = f"a call of {watch.name}"
     if got:
@@ -244,6 +255,43 @@ def check_per_replicate(varied: Mapping[str, Tensor], settings: Settings, replic
         good = (values >= 0.0) & values.isfinite()
         if name != "target_density" and not bool(good.all()):
             raise invalid(f"per_replicate[{name}]", "train", "finite and at least 0", float(values[~good][0]))
+
+
+def named_so(buffers: Mapping[str, Tensor], ending: str) -> list[str]:
+    """The buffers whose names end like this, such as ``prior.inclusion_prob``."""
+    return [name for name in buffers if name == ending or name.endswith(f".{ending}")]
+
+
+def stacked_buffers(
+    buffers: Mapping[str, Tensor], per_replicate: Mapping[str, Sequence[float] | Tensor], replicates: int
+) -> dict[str, Tensor]:
+    """The buffers that differ between replicates, ``(K, …)``, from values by the end of their name."""
+    stacked: dict[str, Tensor] = {}
+    for ending, values in per_replicate.items():
+        names = named_so(buffers, ending)
+        if not names:
+            known = sorted({".".join(name.split(".")[-2:]) for name in buffers})
+            expected = "the name of a buffer, such as " + ", ".join(known[:6])
+            raise invalid("per_replicate", "train", expected, repr(ending))
+        what, dtype = f"per_replicate[{ending}]", buffers[names[0]].dtype
+        column = check_tensor(values, what, "train")
+        if ending.endswith("inclusion_prob"):
+            checks.check_probability(column, what, "train", dtype)
+        elif ending.endswith("relaxation"):
+            checks.check_positive(column, what, "train", dtype=dtype)
+        elif ending.endswith("std"):
+            checks.check_scale(column, what, "train", dtype)
+        elif ending.endswith("mean"):
+            checks.check_finite(column, what, "train", "")
+        if column.shape[:1] != (replicates,):
+            expected = f"one value per replicate ({replicates})"
+            raise invalid(what, "train", expected, f"shape {tuple(column.shape)}")
+        for name in names:
+            like = buffers[name]
+            entry = column.reshape(*column.shape, *[1] * (like.dim() + 1 - column.dim()))
+            entry = entry.to(device=like.device, dtype=like.dtype)
+            stacked[name] = entry.expand(replicates, *like.shape).contiguous()
+    return stacked
 
 
 # -- how the step runs --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from sparsebnn.checks import check_count, check_number, invalid
 from sparsebnn.random import noise as counter
-from sparsebnn.training.objective import Batch, Mixed
+from sparsebnn.training.batches import Batch, Mixed
 
 __all__ = ["Augmentation", "Crop", "Cutout", "Flip", "Mixup", "RowNoise", "Shift", "Transform"]
 

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from sparsebnn.checks import check_finite, check_rows, check_tensor, invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import as_input
 from sparsebnn.random import noise as counter
-from sparsebnn.training.objective import Batch
 
 ORDER, _SHIFT = counter.stream_id("order"), counter.stream_id("shift")
+
+
+class Batch(NamedTuple):
+    """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""
+
+    x: Any  # a tensor, or a tuple or a dict of tensors
+    y: Any  # a tensor, or Mixed
+    weight: Tensor
+    rows: Tensor
+
+
+class Mixed(NamedTuple):
+    """Two targets for each row: the loss is ``share`` of the first and the rest of the second."""
+
+    y: Tensor
+    other: Tensor
+    share: Tensor
+
+
+def first_of(x: Any) -> Any:
+    """Inputs of the first replicate: of one tensor, or of each in a tuple or a dict."""
+    return x[0] if isinstance(x, Tensor) else tree_map(lambda one: one[0], x)
 
 
 def targets_of(data: Any) -> Tensor:

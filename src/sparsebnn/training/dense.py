@@ -32,7 +32,8 @@ from sparsebnn.nn.networks import InputSkip, chain
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
-from sparsebnn.training.objective import Batch, Objective, Parts
+from sparsebnn.training.batches import Batch
+from sparsebnn.training.objective import Objective, Parts
 
 __all__ = ["DenseGradients", "Eager"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsebnn.checks import invalid
-from sparsebnn.training.replicates import LOGITS, Replicates
+from sparsebnn.training.objective import LOGITS, Replicates
 from sparsebnn.training.settings import Settings
 
 _PRIOR = "prior.inclusion_prob"

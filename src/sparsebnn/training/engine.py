@@ -17,11 +17,11 @@ from torch import Tensor
 from sparsebnn.checks import InvalidInput, check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
 from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
-from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.batches import Batch, Batches, first_of, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.density import check_free, density_targets, steer
-from sparsebnn.training.objective import Batch, Parts, first_of
+from sparsebnn.training.objective import Parts, Replicates
 from sparsebnn.training.optimizers import (
     adam,
     adam_eager,
@@ -32,7 +32,6 @@ from sparsebnn.training.optimizers import (
     decay,
     sgd,
 )
-from sparsebnn.training.replicates import Replicates
 from sparsebnn.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from sparsebnn.training.parallel import Part, Shard
     from sparsebnn.training.streams import Stream
 
+# Tensors by kind and name: Replicates.tensors, the optimizer's (first, second, average), data, loop.
 State = dict[str, dict[str, Tensor]]
 Tensors = Mapping[str, Tensor]
 
@@ -74,7 +74,7 @@ class Engine:
         settings.check_endings(replicates.trained)
         batches.check_shift(settings.shift)
         if settings.channels_last and len(replicates) > 1:
-            advice = "Several replicates are stacked along an axis that no layout of images has."
+            advice = "Stacked replicates have one axis too many for this layout."
             raise invalid("channels_last", "Settings", "False with several replicates", True, advice)
         self.groups = sorted({settings.group_of(name) for name in replicates.trained})
         self.group_of = {n: self.groups.index(settings.group_of(n)) for n in replicates.trained}
@@ -109,21 +109,21 @@ class Engine:
         rows = first_of(self._batch(self.state).x)
         replicates.measure(rows)
         if shard is not None:
-            replicates.parts = shard.noise_parts(replicates.objective.network, rows)
+            replicates.noise_parts = shard.noise_parts(replicates.objective.network, rows)
         self.pieces = self._pieces()
         drawing = any(getattr(change, "draws", False) for change in self.augment)
-        self._apart = shard is not None or bool(self.pieces) or drawing
+        self._in_parts = shard is not None or bool(self.pieces) or drawing
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        fused = None if drawing or mode not in ("auto", "fused") else self._written_out(True)
-        self.requested = check_mode(mode, self.device, self._apart, fused is not None)
+        fused = None if drawing or mode not in ("auto", "fused") else self._dense_gradients(True)
+        self.requested = check_mode(mode, self.device, self._in_parts, fused is not None)
         steps = settings.epochs * batches.per_epoch
-        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._apart)
+        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._in_parts)
         # A single replicate runs as an ordinary module, unless its step is fused.
-        eager = self._written_out(False) if len(replicates) > 1 else None
+        eager = self._dense_gradients(False) if len(replicates) > 1 else None
         self._dense = fused if self.mode == "fused" else eager
 
-    def _written_out(self, fused: bool) -> DenseGradients | None:
+    def _dense_gradients(self, fused: bool) -> DenseGradients | None:
         """Gradients without a graph, where that is possible: the fastest way on a CPU."""
         return DenseGradients.fitting(self.replicates.objective, self.state, self._batch(self.state), fused)
 
@@ -288,7 +288,7 @@ class Engine:
         from sparsebnn.training.parallel import accumulated
 
         def of_piece(piece: Part, batch: Batch) -> tuple[dict[str, Tensor], Parts]:
-            self.replicates.parts = piece.noise
+            self.replicates.noise_parts = piece.noise
             return self._gradients_of(batch, self._noise(self.state))
 
         found = accumulated(self.pieces, self._batch(self.state), self._own_rows(), of_piece)
@@ -321,8 +321,8 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                fused = self._written_out(True)
-                self.mode = check_mode(before, self.device, self._apart, fused is not None)
+                fused = self._dense_gradients(True)
+                self.mode = check_mode(before, self.device, self._in_parts, fused is not None)
                 if self.mode == "fused":
                     self._dense = fused
 
@@ -334,7 +334,7 @@ class Engine:
     # -- epochs ---------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, position: int = 0) -> None:
-        """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch goes on."""
+        """Order, rates and KL weight of an epoch; ``position`` is where a resumed epoch continues."""
         steered = self.targets is not None or self.settings.refit > 0
         if position == 0 and steered and steer(self.replicates, self.settings, self.targets, epoch):
             for name, tensor in self.state["average"].items():  # what was averaged had another structure

@@ -26,12 +26,11 @@ from sparsebnn.training.arguments import (
     processes,
     seeds_of,
 )
-from sparsebnn.training.batches import Batches, gather
+from sparsebnn.training.batches import Batches, first_of, gather
 from sparsebnn.training.callbacks import Callback, Epoch, Stopped
 from sparsebnn.training.devices import device_of, matmul_precision
 from sparsebnn.training.engine import Engine
-from sparsebnn.training.objective import Objective, first_of
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.settings import RECOMMENDED, Settings
 from sparsebnn.training.trainer import Trainer
 
@@ -149,9 +148,9 @@ def train(
         minutes; or ``"auto"``, which takes fused steps where it can, compiles for long runs and on CUDA
         captures the others. A checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
-    folder, resume, checkpoint_seconds : save the state to a folder every so many seconds and on interruption,
+    folder, resume, checkpoint_seconds : save the state to a folder at this interval and when interrupted,
         and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run
-        at a time can use a folder. A checkpoint that cannot be written is a warning.
+        at a time can use a folder. If a checkpoint cannot be written, ``train`` warns and continues.
     callbacks : objects whose hooks are called while training runs.
     progress : show a live line; None shows it on a terminal only.
     parallel : inside a process group of ``torch.distributed``, ``"rows"`` (as ``"auto"``) gives each process
@@ -177,7 +176,8 @@ def train(
     dtype = next(network.parameters()).dtype
     if dtype == torch.float16:
         advice = "Use float32, float64 or bfloat16: network.float()."
-        raise invalid("network", "train", "of a precision that gradients fit into", "float16", advice)
+        expected = "of a precision with the range that gradients need"
+        raise invalid("network", "train", expected, "float16", advice)
     check_start(start, network, len(seeds))
     sharing = processes(parallel)
     if sharing == "replicates":

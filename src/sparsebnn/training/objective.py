@@ -1,21 +1,33 @@
-"""The evidence lower bound of a batch. All scaling happens here and nowhere else."""
+"""The evidence lower bound of a batch, and its gradients for K replicates at once.
+
+All scaling of the objective happens in :class:`Objective` and nowhere else. :class:`Replicates` stacks the
+parameters of K copies of it, which :func:`torch.func.vmap` runs as one program.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_, tree_unflatten
 
 from sparsebnn.checks import check_count
+from sparsebnn.kernels.dispatch import single
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.nn.networks import bayesian_layers
-from sparsebnn.nn.passes import PosteriorPass, run_pass
-from sparsebnn.random.noise import Noise
+from sparsebnn.nn.networks import NO_POSTERIOR, bayesian_layers, initialize
+from sparsebnn.nn.passes import ClosedPass, PosteriorPass, noise_size, run_pass
+from sparsebnn.random import noise as counter
+from sparsebnn.random.noise import Noise, NoiseBuffer, NoisePart, NoiseSize
+from sparsebnn.training.arguments import named_so, stacked_buffers
+from sparsebnn.training.batches import Batch, Mixed, first_of
 
 try:
     from torch._functorch.eager_transforms import (
@@ -29,22 +41,9 @@ try:
 except ImportError:  # internals of PyTorch may move
     _FAST = False
 
-
-class Batch(NamedTuple):
-    """Examples with their weights; a padded example has weight 0. ``rows`` counts the real ones."""
-
-    x: Any  # a tensor, or a tuple or a dict of tensors
-    y: Any  # a tensor, or Mixed
-    weight: Tensor
-    rows: Tensor
-
-
-class Mixed(NamedTuple):
-    """Two targets for each row: the loss is ``share`` of the first and the rest of the second."""
-
-    y: Tensor
-    other: Tensor
-    share: Tensor
+LOGITS = "inclusion_logit"
+_NORMAL = counter.stream_id("training normal")
+_LOGISTIC = counter.stream_id("training logistic")
 
 
 class Parts(NamedTuple):
@@ -54,11 +53,6 @@ class Parts(NamedTuple):
     nll: Tensor
     kl: Tensor
     kl_by_layer: Tensor
-
-
-def first_of(x: Any) -> Any:
-    """Inputs of the first replicate: of one tensor, or of each in a tuple or a dict."""
-    return x[0] if isinstance(x, Tensor) else tree_map(lambda one: one[0], x)
 
 
 class Objective(nn.Module):
@@ -157,3 +151,244 @@ def grad_and_value(function: Callable[..., tuple[Any, Any]]) -> Callable[..., An
             )
 
     return differentiated
+
+
+class Replicates:
+    """The state of K replicates: what is trained, what differs, and what all share.
+
+    Initialization, data order and noise of a replicate depend on its seed alone, so replicate k is
+    the same alone, among ten or among a hundred. ``start`` is ``"seed"``, ``"given"`` (the values the
+    objective has) or a network for each replicate. ``per_replicate`` gives buffers (by the end of their name,
+    such as ``prior.inclusion_prob``) one value per replicate.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        seeds: Sequence[int],
+        device: torch.device,
+        per_replicate: Mapping[str, Sequence[float] | Tensor] | None = None,
+        start: str | Sequence[nn.Module] = "seed",
+    ) -> None:
+        self.seeds = list(seeds)
+        self.objective = copy.deepcopy(objective)
+        for _, layer in bayesian_layers(self.objective):
+            layer.train()
+        stacked: dict[str, list[Tensor]] = {}
+        for k, seed in enumerate(self.seeds):
+            self._begin(start, k, seed)
+            for name, parameter in self.objective.named_parameters():
+                stacked.setdefault(name, []).append(parameter.detach().clone())
+        self.objective.to(device)
+        self.parameters = {name: torch.stack(ps).to(device) for name, ps in stacked.items()}
+        self.frozen = {n for n, p in self.objective.named_parameters() if not p.requires_grad}
+        self.shared = dict(self.objective.named_buffers())
+        self.varied = stacked_buffers(self.shared, per_replicate or {}, len(self))
+        for name in self.varied:
+            del self.shared[name]
+        self.recurrent = any(isinstance(part, nn.RNNBase) for part in self.objective.modules())
+        # Running statistics are learned, by each replicate for itself.
+        self.statistics = _statistics(self.objective)
+        for name in self.statistics & self.shared.keys():
+            value = self.shared.pop(name)
+            self.varied[name] = value.expand(len(self.seeds), *value.shape).contiguous()
+        self.seed_tensor = counter.seed_tensor(self.seeds, device)
+        self.dtype = next(iter(self.parameters.values())).dtype
+        self.size = NoiseSize(0, 0)
+        # With several processes: which numbers of the noise belong to the rows of this one.
+        self.noise_parts: tuple[NoisePart, NoisePart] | None = None
+        # Why a replicate's inclusions are not posterior probabilities; None if they are.
+        self.notes: list[str | None] = [None] * len(self)
+        if len(self) == 1:
+            # A single replicate runs as the ordinary module it is; its parameters are the stack's.
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+            for name, value in self.varied.items():
+                _owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
+
+    def _begin(self, start: str | Sequence[nn.Module], k: int, seed: int) -> None:
+        """Put the template where replicate k starts."""
+        if start == "seed":
+            initialize(self.objective, seed)
+        elif not isinstance(start, str):
+            self.objective.network.load_state_dict(start[k].state_dict())
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """The stacked parameters that training moves."""
+        return {n: p for n, p in self.parameters.items() if n not in self.frozen}
+
+    @property
+    def ordinary(self) -> list[str]:
+        """The names of trained parameters of the network outside its Bayesian layers."""
+        inside = {id(p) for _, layer in bayesian_layers(self.objective) for p in layer.parameters()}
+        named = self.objective.network.named_parameters(prefix="network")
+        return [n for n, p in named if id(p) not in inside and n not in self.frozen]
+
+    def make_per_replicate(self, ending: str) -> None:
+        """Give every replicate its own copy of the buffers with that ending, at their present values."""
+        for name in named_so(self.shared, ending):
+            value = self.shared.pop(name)
+            self.varied[name] = value.expand(len(self), *value.shape).contiguous()
+            if len(self) == 1:
+                owner, last = _owner_of(self.objective, name)
+                owner.register_buffer(last, self.varied[name][0])
+
+    def measure(self, x: Any) -> NoiseSize:
+        """Find out how much noise a step on a batch like ``x`` takes, and remember it."""
+        if len(self) > 1:
+            for name, parameter in self.objective.named_parameters():
+                parameter.data = self.parameters[name][0]
+        before = {name: self.varied[name].clone() for name in self.statistics}
+        self.size = noise_size(self.objective.network, x)
+        for name, value in before.items():
+            self.varied[name].copy_(value)
+        return self.size
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All state that :meth:`gradients` and :meth:`noise` read, by kind and name."""
+        return {
+            "trained": self.trained,
+            "frozen": {n: self.parameters[n] for n in sorted(self.frozen)},
+            "varied": self.varied,
+            "shared": self.shared,
+            "random": {"seeds": self.seed_tensor},
+        }
+
+    def noise(self, seeds: Tensor, step: Tensor | int, fused: bool = False) -> tuple[Tensor, Tensor]:
+        """The noise of a step, one row per replicate; ``fused`` noise is made by compiled loops on a CPU."""
+        if self.noise_parts is not None:
+            normals, logistics = self.noise_parts
+            return (
+                counter.part_of_normals(seeds, _NORMAL, step, normals, self.dtype, fused=fused),
+                counter.part_of_logistics(seeds, _LOGISTIC, step, logistics, self.dtype),
+            )
+        normal = counter.normals(seeds, _NORMAL, step, self.size.normal, self.dtype, fused=fused)
+        if not self.size.logistic:
+            return normal, normal.new_empty(len(self), 0)
+        return normal, counter.logistics(seeds, _LOGISTIC, step, self.size.logistic, self.dtype)
+
+    def gradients(
+        self,
+        state: dict[str, dict[str, Tensor]],
+        batch: Batch,
+        beta: Tensor,
+        noise: tuple[Tensor, Tensor],
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
+
+        def loss(
+            trained: dict[str, Tensor],
+            frozen: dict[str, Tensor],
+            varied: dict[str, Tensor],
+            x: Any,
+            y: Any,
+            weight: Tensor,
+            scale: Tensor,
+            normal: Tensor,
+            logistic: Tensor,
+        ) -> tuple[Tensor, Parts]:
+            everything = {**trained, **frozen, **varied, **state["shared"]}
+            one = Batch(x, y, weight, batch.rows)
+            given = (one, scale, NoiseBuffer(normal, logistic))
+            # A module under two names is one module; tying would swap its tensors twice.
+            parts = functional_call(self.objective, everything, given, tie_weights=False)
+            return parts.loss, parts
+
+        stacked = (state["trained"], state["frozen"], state["varied"])
+        given = (*stacked, batch.x, batch.y, batch.weight, beta, *noise)
+        with cudnn_left_out(self.recurrent, batch.weight.is_cuda):
+            gradients, (_, parts) = vmap(grad_and_value(loss))(*given)
+        return gradients, parts
+
+    def gradients_single(
+        self, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
+    ) -> tuple[dict[str, Tensor], Parts]:
+        """As :meth:`gradients` for one replicate, without the machinery."""
+        one = Batch(first_of(batch.x), first_of(batch.y), batch.weight[0], batch.rows)
+        with single():
+            parts = self.objective(one, beta[0], NoiseBuffer(noise[0][0], noise[1][0]))
+        named = [(n, p) for n, p in self.objective.named_parameters() if p.requires_grad]
+        # A parameter that the network does not use has a gradient of 0, as it has among several.
+        with ClosedPass():
+            gradients = torch.autograd.grad(parts.loss, [p for _, p in named], materialize_grads=True)
+        stacked = {n: g.unsqueeze(0) for (n, _), g in zip(named, gradients)}
+        return stacked, Parts(*(part.detach().unsqueeze(0) for part in parts))
+
+    def note_training(self, cut: bool, temperatures: Sequence[float]) -> None:
+        """Note why the inclusions of each replicate are not posterior probabilities; None if they are."""
+        tempered = [None if t == 1.0 else f"trained at temperature {t:g}" for t in temperatures]
+        self.notes = ["brought to a density, or refitted,"] * len(self) if cut else [*tempered]
+
+    def inclusion_logits(self) -> dict[str, Tensor]:
+        """The stacked inclusion logits, by name."""
+        return {name: p for name, p in self.parameters.items() if name.endswith(LOGITS)}
+
+    def weights_per_logit(self) -> dict[str, Tensor]:
+        """How many weights each inclusion logit of a layer decides about, in the shape of its logits."""
+        counts = {}
+        for name, p in self.inclusion_logits().items():
+            weights = self.parameters[name.removesuffix(LOGITS) + "mean"][0].numel()
+            counts[name] = torch.full_like(p[0], weights / p[0].numel(), dtype=torch.float64)
+        return counts
+
+    @torch.no_grad()
+    def density(self) -> Tensor:
+        """Share of weights with an inclusion probability above one half, ``(K,)``; all layers together."""
+        kept = torch.zeros(len(self), dtype=torch.float64, device=self.seed_tensor.device)
+        total = 0.0
+        for p, counts in zip(self.inclusion_logits().values(), self.weights_per_logit().values()):
+            size = float(counts.sum())
+            kept += (p > 0).flatten(1).double().mean(1) * size
+            total += size
+        for _, layer in bayesian_layers(self.objective.network):
+            if not any(name.endswith(LOGITS) for name, _ in layer.weights.named_parameters()):
+                kept += math.prod(layer.weights.shape)
+                total += math.prod(layer.weights.shape)
+        return kept / total
+
+    def unstack(self, k: int, stacked: Mapping[str, Tensor] | None = None) -> Objective:
+        """Replicate k as a separate, ordinary objective (network and likelihood).
+
+        ``stacked`` holds earlier parameters and varied buffers, used instead of the present ones.
+        """
+        values = {**self.parameters, **self.varied, **(stacked or {})}
+        one = copy.deepcopy(self.objective)
+        with torch.no_grad():
+            for name, parameter in one.named_parameters():
+                parameter.data = values[name][k].to(parameter.device, copy=True)
+            for name in self.varied:
+                owner, last = _owner_of(one, name)
+                owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
+        # The network may have been trained before and carry an old note.
+        setattr(one.network, NO_POSTERIOR, self.notes[k])
+        return one.eval()
+
+
+def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that holds a buffer, and the buffer's own name."""
+    path, _, last = name.rpartition(".")
+    return module.get_submodule(path), last
+
+
+def cudnn_left_out(recurrent: bool, cuda: bool) -> contextlib.AbstractContextManager[None]:
+    """A scope without cuDNN for recurrent layers on CUDA.
+
+    cuDNN reads the addresses of their weights, and a stack under vmap has none.
+    """
+    if recurrent and cuda:
+        return torch.backends.cudnn.flags(enabled=False)
+    return contextlib.nullcontext()
+
+
+def _statistics(module: nn.Module) -> set[str]:
+    """The names of the buffers that batch normalization in training mode writes."""
+    return {
+        f"{name}.{buffer}"
+        for name, part in module.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats
+        for buffer, _ in part.named_buffers(recurse=False)
+    }

@@ -179,7 +179,7 @@ def adam_eager(
         for part in parts:
             _torch_adam(
                 [parameters[n][part] for n in names],
-                [gradients[n][part] for n in names],
+                [gradients[n][part].contiguous() for n in names],  # may be channels_last
                 [first[n][part] for n in names],
                 [second[n][part] for n in names],
                 [],

@@ -21,9 +21,9 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.likelihoods import Cox
 from sparsebnn.nn.passes import PosteriorPass, measure
 from sparsebnn.random.noise import NoiseCounter, NoisePart
+from sparsebnn.training.batches import Batch
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.objective import Batch, Parts
-from sparsebnn.training.replicates import Replicates
+from sparsebnn.training.objective import Parts, Replicates
 from sparsebnn.training.trainer import ProcessLost
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ def own_replicates(
     if where is not None and not where.exists():
         others = [path.name for path in Path(folder or "").glob("process-*-of-*")]
         if any(not name.endswith(f"-of-{processes}") for name in others):
-            advice = "Go on with as many, or choose another folder."
+            advice = "Resume with the same number of processes, or choose another folder."
             got = f"{processes} processes, and {others[0]} in the folder"
-            raise invalid("folder", "train", "one of a run with as many processes", got, advice)
+            raise invalid("folder", "train", "that of a run with the same number of processes", got, advice)
     return seeds[mine], values, start if isinstance(start, str) else list(start)[mine], where

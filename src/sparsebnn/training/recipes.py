@@ -131,7 +131,7 @@ def recipe(
     targeted = name == "recommended" and settings.get("target_density") is not None
     phased = sorted(set(settings) & {"free_fraction", "refit_temperature_factor"})
     if phased and not targeted:
-        expected = "given with the recommended recipe and a target_density alone"
+        expected = "left out unless the recommended recipe has a target_density"
         raise invalid(
             phased[0], "recipe", expected, repr(settings[phased[0]]), "Add target_density, or leave it out."
         )

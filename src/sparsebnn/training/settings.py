@@ -67,12 +67,12 @@ class Settings:
     The learning rate starts again in each phase, and the warm-up is a share of the first. The posterior at
     the end of the first phase is the one to average over; :class:`~sparsebnn.training.BeforeRefit` keeps it.
 
-    ``shift`` moves every image by up to so many pixels up or down, and left or right, drawn again in every
+    ``shift`` moves every image by up to this many pixels up or down, and left or right, drawn again in every
     epoch; the border is filled with 0.
 
     ``optimizer`` is ``"adam"``, ``"adamw"`` or ``"sgd"`` with ``momentum``. ``weight_decay`` (of the last
     two) applies to parameters outside Bayesian layers; those inside have a prior. ``clip_norm`` limits the
-    norm of each replicate's gradient. ``accumulate`` computes a batch in so many parts, one after the other,
+    norm of each replicate's gradient. ``accumulate`` computes a batch in this many parts, one by one,
     with the same result up to rounding and less memory. ``average``, such as 0.999, makes the results those
     of an exponential moving average of the parameters. ``autocast="bfloat16"`` computes products (means and
     variances of outputs) and ordinary layers in that precision; roots, logarithms and the KL stay in full

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("sparsebnn")
 _MISSED = (
-    "this run goes on after its refit had begun, and the posterior before it was not kept. "
+    "this run was resumed after its refit had begun, and the posterior before it was not kept. "
     "Give BeforeRefit(path) from the start of a run that may be resumed."
 )
 
@@ -54,7 +54,7 @@ class BeforeRefit(Callback):
         self._writes, self._unwritten = Writes(), False
 
     def on_train_start(self, run: Run) -> None:
-        """A run that goes on after that moment finds it in the file."""
+        """A run that is resumed after that moment finds it in the file."""
         until = run.settings.free_until
         if run.epoch < until or until == run.settings.epochs:
             return
@@ -133,7 +133,7 @@ class BeforeRefit(Callback):
 class CutAtRefit(Callback):
     """When the refit begins, keeps the share ``density`` of the weights: those most likely to be included.
 
-    ``Settings(target_density=…)`` brings the density down while training goes on, which makes many inclusions
+    ``Settings(target_density=…)`` lowers the density during training, which makes many inclusions
     uncertain on the way. Here training is left to itself until the structure is fixed, and then cut at once.
     The posterior before the cut (:class:`BeforeRefit`, given before this callback) is the one to average
     over. ``density`` is one share for all replicates or one for each.

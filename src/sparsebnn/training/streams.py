@@ -22,8 +22,7 @@ from sparsebnn.checks import invalid
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import as_input
 from sparsebnn.random import noise as counter
-from sparsebnn.training.batches import ORDER
-from sparsebnn.training.objective import Batch
+from sparsebnn.training.batches import ORDER, Batch
 from sparsebnn.training.sources import Arrays, Items, Sequential
 
 _log = logging.getLogger("sparsebnn")
@@ -94,7 +93,7 @@ class Stream:
             advice = "Pass the data set itself (loader.dataset), or train with parallel='replicates'."
             raise invalid("data", "train", "of random access in a process group", "a loader", advice)
         lacking = ["all replicates see the same batches"] if replicates > 1 else []
-        lacking += ["a resumed run goes on with the batches that it gives then"] if folder else []
+        lacking += ["a resumed run continues with the batches that it gives then"] if folder else []
         if lacking:
             _log.warning("The data have no random access: %s.", "; ".join(lacking))
 

@@ -146,10 +146,10 @@ class Trainer:
             raise
 
     def _after_loss(self) -> str:
-        """Save the last step that all processes made; how to go on."""
+        """Save the last step that all processes completed; says how to continue."""
         if self.checkpoints is not None and self._save("The last state is not in the folder."):
-            return f"Saved to {self.checkpoints.path}; start all processes again with resume=True to go on."
-        return "With a folder, start all processes again with resume=True to go on from its checkpoint."
+            return f"Saved to {self.checkpoints.path}; start all processes with resume=True to continue."
+        return "With a folder, start all processes again with resume=True to continue from its checkpoint."
 
     @property
     def _stopping(self) -> bool:
@@ -222,7 +222,7 @@ class Trainer:
     def _interruption(self, saved: bool, at_once: bool = False) -> Interrupted:
         path = None if self.checkpoints is None else self.checkpoints.path
         if saved:
-            hint = f"Saved to {path}; call train again with resume=True to go on."
+            hint = f"Saved to {path}; call train again with resume=True to continue."
         else:
             hint = "The last steps could not be saved."
             if self.engine.shard is not None and self.engine.shard.rank > 0:
@@ -232,7 +232,7 @@ class Trainer:
             elif at_once:
                 hint = "The last steps were not saved."
             if path is not None and path.exists():
-                hint += " Call train again with resume=True to go on from the last checkpoint."
+                hint += " Call train again with resume=True to continue from the last checkpoint."
             hint += " The exception's attribute 'run' has the networks so far."
         return Interrupted(f"Interrupted in epoch {self._run.epoch}. {hint}", self._run)
 
@@ -264,7 +264,7 @@ class Trainer:
             if self.checkpoints is not None:
                 self.checkpoints.keep_last_good(step)
             left = len(self._run.seeds) - len(self._run.stopped)
-            _log.warning("%s%s", stopped, " The other replicates go on." if left else "")
+            _log.warning("%s%s", stopped, " The other replicates continue." if left else "")
             self._notify(lambda c, stopped=stopped: c.on_replicate_stopped(self._run, stopped))  # type: ignore[misc]
         if len(self._run.stopped) == len(self._run.seeds):
             raise FloatingPointError("Every replicate stopped. " + " ".join(map(str, self._run.stopped)))

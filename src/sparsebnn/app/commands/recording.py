@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsebnn.app.commands import describing, measuring, survival
+from sparsebnn.app.commands import measuring, survival
 from sparsebnn.app.commands.splitting import Problem
 from sparsebnn.app.report.drawing import active
 from sparsebnn.app.report.record import Edge
@@ -50,8 +50,8 @@ def record(model: Any, problem: Problem, name: str, seed: int) -> dict[str, Any]
         "seconds": model.seconds_,
         "baselines": others,
         "density": model.density_,
-        "posterior": describing.is_posterior(model),
-        "effects": [] if times else describing.effect_curves(model, problem),
+        "posterior": measuring.is_posterior(model),
+        "effects": [] if times else measuring.effect_curves(model, problem),
         "replicates": len(model.posterior_networks_),
         "inputs": _inputs(model),
         "credible_sets": _credible_sets(model, problem),
@@ -72,7 +72,7 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
             codes = np.searchsorted(model.classes_, y)
             measures[kind] = measuring.class_measures(probs, codes, seed)
             found["calibration"] = measuring.calibration(probs, codes)
-            found |= describing.curves_of_classes(probs, codes, model.classes_)
+            found |= measuring.curves_of_classes(probs, codes, model.classes_)
             spread = entropy(torch.from_numpy(probs)).numpy()
             predicted = model.classes_[probs.argmax(1)]
             details = [
@@ -89,7 +89,7 @@ def _measured(model: Any, problem: Problem, test: Any, seed: int) -> dict[str, A
             mean, std = model.predict(test, return_std=True, model=kind)
             measures[kind] = measuring.real_measures(mean, std, y, seed)
             found["calibration"] = _coverage(model, test, y)
-            found["residuals"] = describing.residuals(mean, std, y)
+            found["residuals"] = measuring.residuals(mean, std, y)
             spread = std
             details = [
                 {
@@ -150,7 +150,7 @@ def _inputs(model: Any) -> list[dict[str, Any]]:
 
 def _credible_sets(model: Any, problem: Problem) -> list[dict[str, Any]]:
     """Sets of correlated columns; none where inclusions are no posterior probabilities."""
-    if not describing.is_posterior(model) or len(model.posterior_networks_) < 2:
+    if not measuring.is_posterior(model) or len(model.posterior_networks_) < 2:
         return []
     sets = model.credible_sets(problem.inputs[problem.training])
     return [

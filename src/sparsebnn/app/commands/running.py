@@ -1,15 +1,17 @@
-"""The commands ``fit``, ``predict`` and ``info``, from files to files."""
+"""The commands ``fit``, ``predict`` and ``info``, from files to files, and the progress line of ``fit``."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import statistics
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,17 @@ import torch
 
 from sparsebnn.app import report
 from sparsebnn.app.commands import recording, survival, writing
-from sparsebnn.app.commands.matching import column_kinds, identifiers, matched, new_levels, strange_levels
-from sparsebnn.app.commands.progress import Stages, stages
-from sparsebnn.app.commands.reading import DATA, load_polars, read_blocks, read_table
+from sparsebnn.app.commands.reading import (
+    DATA,
+    column_kinds,
+    identifiers,
+    load_polars,
+    matched,
+    new_levels,
+    read_blocks,
+    read_table,
+    strange_levels,
+)
 from sparsebnn.app.commands.splitting import Problem, posed
 from sparsebnn.app.provenance import commit, rounded, versions
 from sparsebnn.checks import check_choice, check_count, invalid, printable
@@ -34,9 +44,9 @@ from sparsebnn.estimators import (
     plan,
 )
 from sparsebnn.io.storage import StorageError
-from sparsebnn.training import Interrupted
+from sparsebnn.training import Callback, Epoch, Interrupted, Run
 
-__all__ = ["export", "fit", "info", "predict"]
+__all__ = ["Stages", "export", "fit", "info", "predict", "stages"]
 
 _MOST_SEED = 2**32 - 1  # NumPy's limit
 _FIT = "sparsebnn fit"
@@ -310,3 +320,44 @@ def equation(model: Path, form: str) -> str:
         return str(found if form == "text" else found.latex(6))
     written = found.sql() if form == "sql" else found.sympy()
     return "\n".join(f"{name} = {each}" for name, each in written.items())
+
+
+class Stages(Callback):
+    """One line on a terminal."""
+
+    def __init__(self, progress: Any) -> None:
+        self.progress = progress
+        self.task = progress.add_task("reading", total=None, figures="")
+
+    def say(self, what: str) -> None:
+        """Show a stage of unknown length."""
+        self.progress.reset(self.task, total=None, description=what, figures="")
+
+    def on_train_start(self, run: Run) -> None:
+        self.progress.reset(self.task, total=run.settings.epochs, description="training", figures="")
+
+    def on_epoch_end(self, run: Run, epoch: Epoch) -> None:
+        nll = statistics.fmean(epoch.nll) / run.batches.rows
+        figures = f"nll {nll:.3f}  density {statistics.fmean(epoch.density):.2f}"
+        self.progress.update(self.task, completed=epoch.epoch + 1, figures=figures)
+
+    def on_train_end(self, run: Run) -> None:
+        self.say("measuring")
+
+
+@contextlib.contextmanager
+def stages(quiet: bool, console: Any = None) -> Iterator[Stages | None]:
+    """The line, on standard error, removed at the end; None if quiet or without a terminal."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    except ImportError:
+        yield None
+        return
+    console = console or Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+    with Progress(SpinnerColumn(), *columns, console=console, transient=True) as progress:
+        yield Stages(progress)

@@ -1,6 +1,6 @@
 """What a section of the report is made of: tables, plots, paragraphs and folded parts. No markup here.
 
-A section is one file in ``sections/`` with one function, ``section(record)``, that returns a
+A section is one function of ``sections/`` that takes the record and returns a
 :class:`Section`, or None if the record has nothing to show. ``sections/__init__.py`` lists them in the
 order of the page. A part is drawn by the macro of ``templates/pieces.html.j2`` that its ``macro`` names.
 """

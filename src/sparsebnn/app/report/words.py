@@ -100,7 +100,7 @@ def column_decimals(values: Sequence[float | None]) -> int:
 
 
 def fixed(value: float | None, places: int) -> str:
-    """A number with so many decimals.
+    """A number with this many decimals.
 
     >>> fixed(1.05, 3), fixed(-2e-9, 3), fixed(123456.0, 0), fixed(None, 2)
     ('1.050', '0.000', '123,456', '–')

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.io.data.catalogue import CATALOGUE, digits, verify
-from sparsebnn.io.data.columns import memory_mapped
 from sparsebnn.io.data.download import fetch
-from sparsebnn.io.data.files import DataError, Dataset, as_dataset, holds_data, read
+from sparsebnn.io.data.files import DataError, Dataset, as_dataset, holds_data, memory_mapped, read
 
 __all__ = ["DataError", "Dataset", "cache_folder", "load", "memory_mapped"]
 

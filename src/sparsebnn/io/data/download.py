@@ -108,7 +108,7 @@ def _from(url: str, target: Path, sha256: str, title: str, size: int) -> None:
         return
     raise DataError(
         f"The download from {url} is corrupted: its content has another SHA-256 than the published file. "
-        "It was removed. Try again later; if it stays so, the file at that address has changed. "
+        "It was removed. Try again later; if the error persists, the file at that address has changed. "
         f"{_BY_HAND}"
     )
 
@@ -162,7 +162,7 @@ def _transfer(url: str, partial: Path, label: str, most: int) -> None:
             raise _Elsewhere(f"{url} could not be reached. Is there a network?") from error
         raise DataError(
             f"The download from {url} broke off after {come} bytes. "
-            "What came is kept: load the data set again to go on from there."
+            "The part that arrived is kept: load the data set again to continue."
         ) from error
     except OSError as error:
         if isinstance(error, requests.exceptions.RequestException):
