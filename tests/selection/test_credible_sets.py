@@ -78,6 +78,33 @@ def test_uncertain_effects_have_sets_when_asked_for():
     assert len(credible_sets(samples, x, min_probability=0.85)) == 1
 
 
+def test_a_large_set_must_be_more_probable_than_a_small_one():
+    """Two members with probability 0.8 expect 0.4 in vain, twenty of them 4: too many."""
+    rng = np.random.default_rng(7)
+    z = rng.standard_normal((50, 2))
+    x = z[:, [0] * 2 + [1] * 20]
+    samples = one_of(rng, 5000, np.arange(2), np.full(2, 0.5), 22) & (rng.random((5000, 1)) < 0.8)
+    samples |= one_of(rng, 5000, np.arange(2, 22), np.full(20, 0.05), 22) & (rng.random((5000, 1)) < 0.8)
+    members = [set(one.members) for one in credible_sets(samples, x, min_probability=0.5)]
+    assert members == [{0, 1}]
+    every = credible_sets(samples, x, min_probability=0.5, max_false_members=None)
+    assert len(every) == 2
+    false = [len(one) * (1.0 - one.coverage) for one in every]
+    assert min(false) < 1.0 < max(false)
+    kept = credible_sets(samples, x, min_probability=0.5, max_false_members=max(false) + 0.01)
+    assert [one.members for one in kept] == [one.members for one in every]
+
+
+def test_strict_sets_have_no_limit_on_false_members():
+    rng = np.random.default_rng(8)
+    x = np.repeat(rng.standard_normal((50, 1)), 60, axis=1)
+    samples = one_of(rng, 20000, np.arange(60), np.full(60, 1 / 60), 60)
+    samples &= rng.random((20000, 1)) < 0.96
+    (found,) = credible_sets(samples, x)
+    assert len(found) * (1.0 - found.coverage) > 2.0
+    assert credible_sets(samples, x, min_probability=0.9) == []
+
+
 def test_members_that_the_coverage_does_not_need_are_dropped():
     """Greedily, 0 comes first; 1 and 2 together cover what it does."""
     samples = np.array([[1, 1, 0]] * 30 + [[1, 0, 1]] * 30 + [[0, 1, 0]] * 20 + [[0, 0, 1]] * 20)
@@ -118,6 +145,7 @@ def test_names_groups_and_text():
         ({"coverage": 1.0}, "coverage"),
         ({"min_purity": -0.1}, "min_purity"),
         ({"min_probability": 0.97}, "min_probability"),
+        ({"min_probability": 0.5, "max_false_members": 0.0}, "max_false_members"),
         ({"names": ["a"]}, "names"),
         ({"X": None}, "X"),
         ({"correlations": np.eye(2)}, "X"),
