@@ -43,6 +43,17 @@ def test_two_effects_in_one_block_are_separated():
     assert sorted(sorted(one.members) for one in credible_sets(samples, x)) == [[0, 1], [2, 3]]
 
 
+def test_separate_effects_that_are_nearly_certain_do_not_share_a_set():
+    """0 or 1 is included with probability 0.98, but 1 more often with 0 (0.90) than without it (0.67)."""
+    samples = np.array([[1, 1]] * 850 + [[1, 0]] * 90 + [[0, 1]] * 40 + [[0, 0]] * 20)
+    alike = np.array([[1.0, 0.8], [0.8, 1.0]])
+    assert credible_sets(samples, correlations=alike) == []
+    assert [one.members for one in credible_sets(samples, correlations=alike, min_probability=0.5)] == [
+        (0,),
+        (1,),
+    ]
+
+
 def test_correlations_take_the_place_of_rows():
     rng = np.random.default_rng(3)
     x, samples = blocks(rng), one_of(rng, 500, [0, 1], [0.6, 0.4])

@@ -6,9 +6,9 @@ r"""Credible sets: small sets of inputs that contain an included one with high p
 
 One set per effect. A set starts with the most probable input left and takes, one at a time, the input that
 is most often included when no member of the set is. Inputs that replace each other are rarely included
-together, so they end in one set. An input with a separate effect is included together with the others, adds
-little to their set, and starts another one. Members that the coverage does not need are dropped. Sets are
-disjoint.
+together, so they end in one set. An input that is included at least as often with the members as without
+them has a separate effect; it never joins them and starts another set. Members that the coverage does not
+need are dropped. Sets are disjoint.
 """
 
 from __future__ import annotations
@@ -189,6 +189,10 @@ def _grow(
     while True:
         candidates = np.nonzero(allowed)[0]
         left = inside[candidates][:, ~covered]
+        # A stand-in is included more often without the members than with them.
+        without, whole = left.sum(1), inside[candidates].sum(1)
+        stands_in = without * covered.sum() > (whole - without) * (~covered).sum()
+        candidates, left = candidates[stands_in], left[stands_in]
         reach = left.any(0).sum() + covered.sum()
         target = max(least * draws, coverage * reach)
         if reach < target:
