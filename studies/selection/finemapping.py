@@ -195,7 +195,7 @@ def run_pysusie(x: np.ndarray, cells: Sequence[tuple[int, int]], spec: Spec) -> 
         y, truth, pve = simulate(x, effects, number, spec.seed)
         began, worked = time.perf_counter(), time.process_time()
         fit = pysusie.susie(x, y, L=10, coverage=spec.coverage, min_abs_corr=spec.min_purity)
-        found = {
+        found: dict[str, Any] = {
             "sets": [[int(i) for i in one] for one in fit.sets["cs"] or []],
             "seconds": round(time.perf_counter() - began, 3),
             "cpu_seconds": round(time.process_time() - worked, 3),
