@@ -43,6 +43,17 @@ def test_two_effects_in_one_block_are_separated():
     assert sorted(sorted(one.members) for one in credible_sets(samples, x)) == [[0, 1], [2, 3]]
 
 
+def test_separate_effects_that_are_nearly_certain_do_not_share_a_set():
+    """0 or 1 is included with probability 0.98, but 1 more often with 0 (0.90) than without it (0.67)."""
+    samples = np.array([[1, 1]] * 850 + [[1, 0]] * 90 + [[0, 1]] * 40 + [[0, 0]] * 20)
+    alike = np.array([[1.0, 0.8], [0.8, 1.0]])
+    assert credible_sets(samples, correlations=alike) == []
+    assert [one.members for one in credible_sets(samples, correlations=alike, min_probability=0.5)] == [
+        (0,),
+        (1,),
+    ]
+
+
 def test_correlations_take_the_place_of_rows():
     rng = np.random.default_rng(3)
     x, samples = blocks(rng), one_of(rng, 500, [0, 1], [0.6, 0.4])
@@ -76,6 +87,33 @@ def test_uncertain_effects_have_sets_when_asked_for():
     assert sorted(sorted(one.members) for one in found) == [[0, 1], [3, 4]]
     assert min(one.coverage for one in found) == pytest.approx(0.97 * 0.8, abs=0.02)
     assert len(credible_sets(samples, x, min_probability=0.85)) == 1
+
+
+def test_a_large_set_must_be_more_probable_than_a_small_one():
+    """Two members with probability 0.8 expect 0.4 in vain, twenty of them 4: too many."""
+    rng = np.random.default_rng(7)
+    z = rng.standard_normal((50, 2))
+    x = z[:, [0] * 2 + [1] * 20]
+    samples = one_of(rng, 5000, np.arange(2), np.full(2, 0.5), 22) & (rng.random((5000, 1)) < 0.8)
+    samples |= one_of(rng, 5000, np.arange(2, 22), np.full(20, 0.05), 22) & (rng.random((5000, 1)) < 0.8)
+    members = [set(one.members) for one in credible_sets(samples, x, min_probability=0.5)]
+    assert members == [{0, 1}]
+    every = credible_sets(samples, x, min_probability=0.5, max_false_members=None)
+    assert len(every) == 2
+    false = [len(one) * (1.0 - one.coverage) for one in every]
+    assert min(false) < 1.0 < max(false)
+    kept = credible_sets(samples, x, min_probability=0.5, max_false_members=max(false) + 0.01)
+    assert [one.members for one in kept] == [one.members for one in every]
+
+
+def test_strict_sets_have_no_limit_on_false_members():
+    rng = np.random.default_rng(8)
+    x = np.repeat(rng.standard_normal((50, 1)), 60, axis=1)
+    samples = one_of(rng, 20000, np.arange(60), np.full(60, 1 / 60), 60)
+    samples &= rng.random((20000, 1)) < 0.96
+    (found,) = credible_sets(samples, x)
+    assert len(found) * (1.0 - found.coverage) > 2.0
+    assert credible_sets(samples, x, min_probability=0.9) == []
 
 
 def test_members_that_the_coverage_does_not_need_are_dropped():
@@ -118,6 +156,7 @@ def test_names_groups_and_text():
         ({"coverage": 1.0}, "coverage"),
         ({"min_purity": -0.1}, "min_purity"),
         ({"min_probability": 0.97}, "min_probability"),
+        ({"min_probability": 0.5, "max_false_members": 0.0}, "max_false_members"),
         ({"names": ["a"]}, "names"),
         ({"X": None}, "X"),
         ({"correlations": np.eye(2)}, "X"),

@@ -122,8 +122,8 @@ def test_messages():
     for wrong, match in (
         ({"name": "recomended"}, "'name' of recipe .* Did you mean 'recommended'"),
         ({"name": "paper", "target_densty": 0.1}, "Did you mean 'target_density'"),
-        ({"refit_temperature_factor": 3.0}, "a target_density alone"),
-        ({"name": "paper", "free_fraction": 0.4, "target_density": 0.1}, "a target_density alone"),
+        ({"refit_temperature_factor": 3.0}, "'refit_temperature_factor' of recipe .* Add target_density"),
+        ({"name": "paper", "free_fraction": 0.4, "target_density": 0.1}, "'free_fraction' of recipe"),
     ):
         with pytest.raises(InvalidInput, match=match):
             recipe(**wrong)

@@ -153,6 +153,7 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         coverage: float = 0.95,
         min_purity: float = 0.5,
         min_probability: float | None = None,
+        max_false_members: float | None = 2.0,
         n_draws: int = 2000,
         seed: int = 0,
     ) -> list[CredibleSet]:
@@ -163,9 +164,9 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         (``inclusions_are_no_posterior`` is None).
         """
         check_is_fitted(self)
-        return explanation.credible(
-            self, X, n_draws, seed, coverage=coverage, min_purity=min_purity, min_probability=min_probability
-        )
+        options = {"coverage": coverage, "min_purity": min_purity}
+        limits = {"min_probability": min_probability, "max_false_members": max_false_members}
+        return explanation.credible(self, X, n_draws, seed, **options, **limits)
 
     def summary(self, most: int | None = 20) -> str:
         """A readable table of the fitted model, with at most ``most`` columns (None: all)."""

@@ -38,7 +38,8 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
         None always samples ``n_iter`` iterations.
     n_draws : Posterior draws of the coefficients to keep for predictions.
     start : Inclusion probabilities to start from (rows, columns), such as those of variational replicates.
-    coverage, min_purity, min_probability : Of the credible sets (:func:`sparsebnn.selection.credible_sets`).
+    coverage, min_purity, min_probability, max_false_members : Of the credible sets
+        (:func:`sparsebnn.selection.credible_sets`).
     importance_draws : Draws per model with which Laplace's approximation is corrected (Poisson); 0 for none.
     max_seconds : Stop sampling after this time. An interrupt from the keyboard also ends the sampling, not
         the fit.
@@ -76,6 +77,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
         coverage: float = 0.95,
         min_purity: float = 0.5,
         min_probability: float | None = None,
+        max_false_members: float | None = 2.0,
         importance_draws: int = 64,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -98,6 +100,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
             coverage=coverage,
             min_purity=min_purity,
             min_probability=min_probability,
+            max_false_members=max_false_members,
             importance_draws=importance_draws,
             max_seconds=max_seconds,
             random_state=random_state,

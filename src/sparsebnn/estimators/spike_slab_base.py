@@ -53,6 +53,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         coverage: float = 0.95,
         min_purity: float = 0.5,
         min_probability: float | None = None,
+        max_false_members: float | None = 2.0,
         importance_draws: int = 64,
         max_seconds: float | None = None,
         random_state: Any = None,
@@ -72,6 +73,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.coverage = coverage
         self.min_purity = min_purity
         self.min_probability = min_probability
+        self.max_false_members = max_false_members
         self.importance_draws = importance_draws
         self.max_seconds = max_seconds
         self.random_state = random_state
@@ -170,6 +172,7 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             coverage=self.coverage,
             min_purity=self.min_purity,
             min_probability=self.min_probability,
+            max_false_members=self.max_false_members,
             names=names,
         )
         self.credible_sets_ = [one.moved(kept[active]) for one in sets]

@@ -6,9 +6,9 @@ r"""Credible sets: small sets of inputs that contain an included one with high p
 
 One set per effect. A set starts with the most probable input left and takes, one at a time, the input that
 is most often included when no member of the set is. Inputs that replace each other are rarely included
-together, so they end in one set. An input with a separate effect is included together with the others, adds
-little to their set, and starts another one. Members that the coverage does not need are dropped. Sets are
-disjoint.
+together, so they end in one set. An input that is included at least as often with the members as without
+them has a separate effect; it never joins them and starts another set. Members that the coverage does not
+need are dropped. Sets are disjoint.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def credible_sets(
     coverage: float = 0.95,
     min_purity: float = 0.5,
     min_probability: float | None = None,
+    max_false_members: float | None = 2.0,
     names: Sequence[str] | None = None,
 ) -> list[CredibleSet]:
     """The credible sets of sampled inclusions ``samples`` (samples, inputs), in order of discovery.
@@ -111,8 +112,10 @@ def credible_sets(
     returned for an effect that is too uncertain, or spread over inputs that are not correlated by at least
     ``min_purity``. With a ``min_probability`` below the coverage, effects that are less certain have sets,
     too: such a set contains an included input in a share ``coverage`` of the samples in which any input like
-    its first member is included, and with at least this probability. SuSiE's sets are of this kind: they
-    cover an effect given that it exists.
+    its first member is included, and with at least this probability P. SuSiE's sets are of this kind: they
+    cover an effect given that it exists. ``max_false_members`` then limits size · (1 − P), the expected
+    number of members that are listed although the set holds no effect: the larger a set, the more probable
+    it must be. None is no limit.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))
@@ -129,6 +132,9 @@ def credible_sets(
     if min_probability is not None:
         said = "above 0 and at most the coverage"
         least = check_number(min_probability, "min_probability", owner, said, lambda v: 0.0 < v <= coverage)
+    limit = np.inf
+    if min_probability is not None and max_false_members is not None:
+        limit = check_number(max_false_members, "max_false_members", owner, "positive", lambda v: v > 0.0)
     matrix = _matrix(X, correlations, gamma.shape[1], owner)
     listed = _listed(names, gamma.shape[1], owner)
     inclusion = gamma.mean(0)
@@ -149,6 +155,9 @@ def credible_sets(
         if members is None:
             continue
         free[members] = False
+        probability = float(inside[members].any(0).mean())
+        if len(members) * (1.0 - probability) > limit:
+            continue
         pairs = alike[np.ix_(members, members)]
         columns = active[members]
         found.append(
@@ -156,7 +165,7 @@ def credible_sets(
                 tuple(columns.tolist()),
                 tuple(listed[i] for i in columns),
                 tuple(inclusion[columns].tolist()),
-                float(inside[members].any(0).mean()),
+                probability,
                 float(pairs.min()) if len(members) > 1 else 1.0,
             )
         )
@@ -180,6 +189,10 @@ def _grow(
     while True:
         candidates = np.nonzero(allowed)[0]
         left = inside[candidates][:, ~covered]
+        # A stand-in is included more often without the members than with them.
+        without, whole = left.sum(1), inside[candidates].sum(1)
+        stands_in = without * covered.sum() > (whole - without) * (~covered).sum()
+        candidates, left = candidates[stands_in], left[stands_in]
         reach = left.any(0).sum() + covered.sum()
         target = max(least * draws, coverage * reach)
         if reach < target:
