@@ -136,15 +136,15 @@ def run(
     tell: Callable[[str], None] = lambda text: print(text, flush=True),
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """The missing rows, method by method, first seeds first; all rows of the file."""
+    """The missing rows, method by method, small tables first; all rows of the file."""
     path = study.folder / "rows.jsonl"
     done = {(r["case"], r["method"], r["seed"]) for r in read_rows(path)}
     jobs = [
         (method, number, case)
         for method in spec.methods
-        for number in range(max(case.seeds for case in spec.cases))
-        for case in spec.cases
-        if number < case.seeds and _applies(method, case)
+        for case in sorted(spec.cases, key=lambda case: case.rows * case.columns)
+        for number in range(case.seeds)
+        if _applies(method, case)
     ]
     for method, number, case in jobs:
         label, seed = spec.label if method == OURS else method, spec.seed + number
