@@ -42,6 +42,7 @@ __all__ = [
     "linear_layers",
     "linear_network",
     "merged",
+    "seeds",
 ]
 
 _OUTPUT_BYTES = 1 << 26
@@ -51,7 +52,6 @@ _LEAST_ROWS = 10
 _DRAWS = 20
 OUT, _IN = -30.0, 30.0  # inclusion logits of weights that are out, and in
 _LEAST_STD = 1e-4
-_MOST_FOR_LAPLACE = 300  # columns
 _WIDE = 0.5  # columns per row from which on few of them are assumed to matter
 
 
@@ -74,7 +74,7 @@ class Ensemble:
     def draws(
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
     ) -> Iterator[tuple[slice, Tensor]]:
-        """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
+        """``(rows, outputs of shape (replicates, draws, rows, outputs))``; see :func:`seeds` of the draws."""
         widest = max(layer.out_features for layer in linear_layers(self.networks[0]))
         per_row = 8 * len(self.networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))
@@ -85,7 +85,7 @@ class Ensemble:
             like=torch.empty(0, dtype=torch.float64, device=device),
             model=model,
             draws="weights",
-            seed=seed,
+            seed=seeds(seed, len(self.networks)),
             batch_size=batch,
         )
 
@@ -122,6 +122,15 @@ class Ensemble:
             reached = median_reach(_chain(_inclusions(network), network)).numpy()[: len(column_of)] > 0
             np.logical_or.at(found[k], column_of, reached)
         return found
+
+
+def seeds(seed: int, networks: int) -> list[int]:
+    """The seeds of the networks' draws: averages over few draws of each need draws that are independent.
+
+    >>> seeds(7, 3)
+    [7, 8, 9]
+    """
+    return [seed + k for k in range(networks)]
 
 
 def linear_layers(network: nn.Module) -> list[Linear]:
@@ -306,7 +315,7 @@ def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> 
 # -- linear networks ------------------------------------------------------------------------------------
 # With few rows, or many columns, nothing beats a linear model where the truth is linear. It is written as a
 # network without hidden units: coefficients are means of the weights from inputs to outputs, and the standard
-# deviations are Laplace's approximation.
+# deviations are those of independent weights next to Laplace's approximation.
 
 
 def can_be_linear(form: Likelihood) -> bool:
@@ -388,11 +397,12 @@ def _sparse(form: Likelihood) -> Any:
 
 
 def _stds(x: np.ndarray, curvature: np.ndarray, coef: np.ndarray) -> np.ndarray:
-    """Standard deviations of the coefficients, by output; of a sparse model, those of the included ones."""
-    found = np.full(coef.shape, _LEAST_STD)
-    for output, own in enumerate(np.broadcast_to(curvature, (len(coef), x.shape[0]))):
-        kept = np.flatnonzero(coef[output])
-        if 0 < len(kept) <= _MOST_FOR_LAPLACE:
-            precision = (x[:, kept].T * own) @ x[:, kept] + np.eye(len(kept))
-            found[output, kept] = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return np.maximum(found, _LEAST_STD)
+    r"""Standard deviations of the coefficients ``(outputs, inputs)`` under a N(0, 1) prior, included ones.
+
+    Weights are drawn independently of each other. Of all such posteriors the one nearest to Laplace's
+    Gaussian has :math:`\sigma_j = \Lambda_{jj}^{-1/2}` with its precision :math:`\Lambda`. On average over
+    the rows, its predictions have the variance that they have under Laplace's. The marginal
+    :math:`(\Lambda^{-1})_{jj}^{1/2}` would be too large where columns are correlated.
+    """
+    std = 1.0 / np.sqrt(curvature @ x**2 + 1.0)
+    return np.maximum(np.where(coef != 0.0, std, 0.0), _LEAST_STD)

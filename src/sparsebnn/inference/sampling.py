@@ -109,13 +109,16 @@ def draw_outputs_of_all(
     x: Tensor,
     n_draws: int = 100,
     *,
+    seed: int | Sequence[int] = 0,
     like: Tensor | None = None,
     **options: Any,
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
-    ``options`` are those of :func:`draw_outputs`. All networks see the same noise, so each has the draws it
-    has alone. With ``like`` they are run with its precision, on its device.
+    ``options`` are those of :func:`draw_outputs`. Each network has the draws it has alone: with one ``seed``
+    all see the same noise; with K of them draws of different networks are independent, and their average
+    is as precise as one over K times as many draws. With ``like`` the networks are run with its precision,
+    on its device.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
@@ -126,7 +129,9 @@ def draw_outputs_of_all(
             for kind in (parameters, buffers)
         )
         first = copy.deepcopy(first).to(like)
-    plan = _Plan(first, x, n_draws, len(networks), **options)
+    if isinstance(seed, Sequence) and len(seed) != len(networks):
+        raise invalid("seed", "predict_all", f"one for all or one each ({len(networks)})", len(seed))
+    plan = _Plan(first, x, n_draws, len(networks), seed=seed, **options)
 
     def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
         def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
@@ -135,7 +140,7 @@ def draw_outputs_of_all(
 
         return plan.by_rows(outputs)(batch, noise)
 
-    every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, None))
+    every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, 0 if plan.each_its_own else None))
     for rows, batch in plan.batches():
         state, parts = (parameters, buffers), []
         for few in plan.groups(batch):
@@ -237,7 +242,7 @@ class _Plan:
         *,
         model: str = "average",
         draws: str = "auto",
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         batch_size: int = 1024,
         memory: int | None = None,
     ) -> None:
@@ -247,7 +252,11 @@ class _Plan:
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        self.seeds = counter.seed_tensor([check_seed(seed, "seed", "predict")], self.like.device)
+        # Of one network, or of all; several are those of the networks in turn.
+        self.each_its_own = isinstance(seed, Sequence)
+        listed = seed if isinstance(seed, Sequence) else [seed]
+        checked = [check_seed(each, "seed", "predict") for each in listed]
+        self.seeds = counter.seed_tensor(checked, self.like.device)
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
@@ -368,7 +377,7 @@ class _Plan:
         return looped
 
     def noise(self, batch: Tensor) -> Iterator[_Blocks]:
-        """Noise for as many draws at a time as the memory allows."""
+        """Noise for as many draws at a time as the memory allows; of each network where it has its own."""
         rows, (size, row_size) = len(batch), (self.size, self.row_size)
         numbers = max(sum(size) + rows * sum(row_size) + 1, rows * self.activations)
         chunk = max(1, min(self.n_draws, self.memory // (numbers * self.like.element_size())))
@@ -377,20 +386,30 @@ class _Plan:
         for first in range(0, self.n_draws, chunk):
             steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
             own = (steps.unsqueeze(1) + content).flatten()
-            yield _Blocks(
-                self._numbers(counter.normals, _NORMAL, steps, size.normal),
-                self._numbers(counter.logistics, _LOGISTIC, steps, size.logistic),
-                self._numbers(counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
-                self._numbers(counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
-            )
+            blocks = [
+                _Blocks(
+                    self._numbers(seed, counter.normals, _NORMAL, steps, size.normal),
+                    self._numbers(seed, counter.logistics, _LOGISTIC, steps, size.logistic),
+                    self._numbers(seed, counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
+                    self._numbers(seed, counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
+                )
+                for seed in self.seeds.split(1)
+            ]
+            yield _Blocks(*map(torch.stack, zip(*blocks))) if self.each_its_own else blocks[0]
 
     def _numbers(
-        self, make: Callable[..., Tensor], stream: int, keys: Tensor, count: int, draws: int | None = None
+        self,
+        seed: Tensor,
+        make: Callable[..., Tensor],
+        stream: int,
+        keys: Tensor,
+        count: int,
+        draws: int | None = None,
     ) -> Tensor:
         """``(draws, count)`` numbers, or ``(draws, rows, count)`` for the keys of rows."""
         if count == 0:
             made = self.like.new_empty(len(keys), 0)
         else:
             fused = {"fused": True} if self.fused and make is counter.normals else {}
-            made = make(self.seeds, stream, keys, count, self.like.dtype, eager=True, **fused)
+            made = make(seed, stream, keys, count, self.like.dtype, eager=True, **fused)
         return made if draws is None else made.unflatten(0, (draws, -1))
