@@ -34,9 +34,8 @@ _LOGISTIC = counter.stream_id("prediction logistic")
 _ROW_NORMAL = counter.stream_id("prediction row normal")
 _ROW_LOGISTIC = counter.stream_id("prediction row logistic")
 # Noise held at a time, in bytes. On a CPU more than its caches hold is slower: 20 draws of 1,024 rows through
-# 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23; through the paper's network 2.0 s,
-# 0.77 s and 0.77 s. A GPU wants few large passes: what is made of the noise takes some ten times as much, so
-# this share of its free memory is safe.
+# 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23. A GPU wants few large passes: what
+# is made of the noise takes some ten times as much, so this share of its free memory is safe.
 _MEMORY, _CPU_MEMORY, _SHARE = 1 << 28, 1 << 23, 32
 _MANY_NUMBERS = 1 << 20
 _LEAST_ROWS = 8  # run together
@@ -115,10 +114,9 @@ def draw_outputs_of_all(
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
-    ``options`` are those of :func:`draw_outputs`. Each network has the draws it has alone: with one ``seed``
-    all see the same noise; with K of them draws of different networks are independent, and their average
-    is as precise as one over K times as many draws. With ``like`` the networks are run with its precision,
-    on its device.
+    ``options`` are those of :func:`draw_outputs`. Each network has the draws it has alone. With one ``seed``
+    all see the same noise; with one each they see independent noise, and the error of their average is that
+    of K times as many draws. With ``like`` they are run with its precision, on its device.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
@@ -188,12 +186,9 @@ def _evaluating(network: nn.Module) -> nn.Module:
 def _check_alike(networks: Sequence[nn.Module]) -> None:
     if not networks:
         raise invalid("networks", "predict_all", "at least one network", "none")
-    alike = []
-    for network in networks:
-        shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
-        alike.append((shapes, described(network)))
-    for k, other in enumerate(alike):
-        if other != alike[0]:
+    shapes = [{name: tuple(t.shape) for name, t in each.state_dict().items()} for each in networks]
+    for k, other in enumerate(networks):
+        if (shapes[k], described(other)) != (shapes[0], described(networks[0])):
             advice = "Networks of different shapes or options are predicted one by one."
             raise invalid("networks", "predict_all", "of one shape", f"another one at place {k}", advice)
 
@@ -252,11 +247,9 @@ class _Plan:
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        # Of one network, or of all; several are those of the networks in turn.
         self.each_its_own = isinstance(seed, Sequence)
-        listed = seed if isinstance(seed, Sequence) else [seed]
-        checked = [check_seed(each, "seed", "predict") for each in listed]
-        self.seeds = counter.seed_tensor(checked, self.like.device)
+        listed = [check_seed(s, "seed", "predict") for s in (seed if isinstance(seed, Sequence) else [seed])]
+        self.seeds = counter.seed_tensor(listed, self.like.device).split(1)
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
@@ -386,25 +379,17 @@ class _Plan:
         for first in range(0, self.n_draws, chunk):
             steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
             own = (steps.unsqueeze(1) + content).flatten()
-            blocks = [
-                _Blocks(
-                    self._numbers(seed, counter.normals, _NORMAL, steps, size.normal),
-                    self._numbers(seed, counter.logistics, _LOGISTIC, steps, size.logistic),
-                    self._numbers(seed, counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
-                    self._numbers(seed, counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
-                )
-                for seed in self.seeds.split(1)
-            ]
-            yield _Blocks(*map(torch.stack, zip(*blocks))) if self.each_its_own else blocks[0]
+            wanted = (
+                (counter.normals, _NORMAL, steps, size.normal),
+                (counter.logistics, _LOGISTIC, steps, size.logistic),
+                (counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
+                (counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
+            )
+            made = [[self._numbers(seed, *each) for seed in self.seeds] for each in wanted]
+            yield _Blocks(*(torch.stack(each) if self.each_its_own else each[0] for each in made))
 
     def _numbers(
-        self,
-        seed: Tensor,
-        make: Callable[..., Tensor],
-        stream: int,
-        keys: Tensor,
-        count: int,
-        draws: int | None = None,
+        self, seed: Tensor, make: Callable[..., Tensor], stream: int, keys: Tensor, count: int, draws: int = 0
     ) -> Tensor:
         """``(draws, count)`` numbers, or ``(draws, rows, count)`` for the keys of rows."""
         if count == 0:
@@ -412,4 +397,4 @@ class _Plan:
         else:
             fused = {"fused": True} if self.fused and make is counter.normals else {}
             made = make(seed, stream, keys, count, self.like.dtype, eager=True, **fused)
-        return made if draws is None else made.unflatten(0, (draws, -1))
+        return made.unflatten(0, (draws, -1)) if draws else made
