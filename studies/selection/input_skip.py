@@ -63,9 +63,9 @@ class Candidate:
         return name + (f", best of {self.starts} starts" if self.starts > 1 else "")
 
 
-_MICE = Candidate((50,), 97, 600, 0.03, 10.0)
+_MICE = Candidate((20,), 99, 600, 0.03, 10.0, 0.06, 0.03, activation="sigmoid")
 _WBC = Candidate((4,), 4, 200, 1.0, 1.0, inclusion_rate=0.05)
-_ABALONE = Candidate((10,), 24, 200, 0.1, 1.0, activation="sigmoid", starts=4)
+_ABALONE = Candidate((10,), 24, 150, 0.1, 1.0, starts=3, farthest=5.0)
 CHOSEN = {"wbc": _WBC, "mice": _MICE, "abalone": _ABALONE}
 CANDIDATES = {
     "wbc": (
@@ -77,9 +77,16 @@ CANDIDATES = {
     ),
     "mice": (
         _MICE,
-        Candidate((20,), 95, 600, 0.03, 10.0),
-        Candidate((20,), 95, 600, 0.1, 3.0),
-        Candidate((20, 20), 95, 600, 0.03, 10.0),
+        replace(_MICE, hidden=(50,)),
+        replace(_MICE, temperature=0.1),
+        replace(_MICE, activation="relu"),
+    ),
+    "abalone": (
+        _ABALONE,
+        replace(_ABALONE, hidden=(20,)),
+        replace(_ABALONE, epochs=300),
+        replace(_ABALONE, temperature=0.03, refit_factor=10.0),
+        replace(_ABALONE, starts=1),
     ),
 }
 
