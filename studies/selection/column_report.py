@@ -77,6 +77,23 @@ def summary(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def by_size(rows: Rows) -> str:
+    """A line per size, method and rule: means over both tasks, both truths and their data sets."""
+    lines = [
+        "| rows | method | rule | tables | precision | recall | FDR |",
+        "| ---: | --- | --- |" + " ---: |" * 4,
+    ]
+    methods = sorted(dict.fromkeys(r["method"] for r in rows), key=lambda m: not m.startswith("sparsebnn"))
+    for size in sorted({row["rows"] for row in rows}):
+        for method in methods:
+            part = [row for row in rows if row["method"] == method and row["rows"] == size]
+            for rule in part[0]["rules"] if part else ():
+                name = f"`{rule}`" if "_" in rule or "(" in rule else rule
+                cells = [f"{size:,}", method, name, f"{len(part)}", *_cells(part, rule)[:3]]
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 _TITLES = {
     "correlation": "500 rows, 100 columns",
     "rows": "50 columns of which 10 matter, 200 to 10,000 rows",
@@ -93,5 +110,7 @@ def body(rows: Rows) -> str:
             parts.append(f"## {title}")
             if group == "correlation":
                 parts += ["Means over both tasks and both truths:", summary(own), "By case:"]
+            if group == "rows":
+                parts += ["Means over both tasks and both truths:", by_size(own), "By case:"]
             parts.append(table(own))
     return "\n\n".join(parts)
