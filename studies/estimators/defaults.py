@@ -197,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m studies defaults``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--validate", action="store_true", help="what the defaults were chosen by")
+    options.add_argument("--data", nargs="+", choices=BUNDLED, help="some tables, to a file of their own")
     given = arguments("defaults", "The estimators' defaults against scikit-learn's.", argv, [options])
     study = Study("defaults", given)
     if given.validate:
@@ -205,10 +206,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = Spec(seed=given.seed)
     if given.quick:
         spec = Spec(("iris", "diabetes"), repeats=1, folds=2, seed=given.seed)
+    elif given.data:
+        spec = Spec(tuple(given.data), seed=given.seed)
     rows = [row.__dict__ for row in run(spec)]
-    study.save(spec, [given.seed], rows=rows)
+    study.save(spec, [given.seed], stem="_".join(given.data or ["defaults"]), rows=rows)
     print(table(rows))
     text = Path(given.out) / "docs" / "studies" / "defaults.md"
-    if text.is_file() and not given.quick:
+    if text.is_file() and not given.quick and not given.data:
         text.write_text(page(text.read_text(encoding="utf-8"), rounded(rows)), encoding="utf-8")
     return 0

@@ -94,6 +94,23 @@ def by_size(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def by_rows(rows: Rows) -> str:
+    """A line per size, method and rule: means over both tasks, both truths and their data sets."""
+    lines = [
+        "| rows | method | rule | tables | precision | recall | FDR |",
+        "| ---: | --- | --- |" + " ---: |" * 4,
+    ]
+    methods = sorted(dict.fromkeys(r["method"] for r in rows), key=lambda m: not m.startswith("sparsebnn"))
+    for size in sorted({row["rows"] for row in rows}):
+        for method in methods:
+            part = [row for row in rows if row["method"] == method and row["rows"] == size]
+            for rule in part[0]["rules"] if part else ():
+                name = f"`{rule}`" if "_" in rule or "(" in rule else rule
+                cells = [f"{size:,}", method, name, f"{len(part)}", *_cells(part, rule)[:3]]
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 _TITLES = {
     "correlation": "500 rows, 100 columns",
     "rows": "50 columns of which 10 matter, 200 to 10,000 rows",
@@ -107,11 +124,13 @@ def body(rows: Rows) -> str:
     for group, title in _TITLES.items():
         own = [row for row in rows if row["group"] == group]
         if own:
-            whole = group == "correlation"
-            means = (
-                "both tasks and both truths" if whole else "data sets; columns that the method itself chooses"
-            )
-            parts += [f"## {title}", f"Means over {means}:", summary(own) if whole else by_size(own)]
+            if group == "correlation":
+                parts += [f"## {title}", "Means over both tasks and both truths:", summary(own)]
+            elif group == "rows":
+                parts += [f"## {title}", "Means over both tasks and both truths:", by_rows(own)]
+            else:
+                means = "Means over data sets; columns that the method itself chooses:"
+                parts += [f"## {title}", means, by_size(own)]
     return "\n\n".join(parts)
 
 

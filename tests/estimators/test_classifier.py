@@ -13,11 +13,11 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import sparsebnn
 from estimators.quick import QUICK, two_classes
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, persistence
 from sparsebnn.estimators.feature_selection import slopes_of
+from sparsebnn.inference.sampling import draw_outputs
 from sparsebnn.io import storage
 from sparsebnn.selection.rules import input_inclusion
 
@@ -45,18 +45,14 @@ def test_learns_and_labels_keep_their_type(fitted):
 
 
 def test_probabilities_are_the_average_over_drawn_networks(fitted):
-    """Against a plain loop: draw weights, run the layers by hand, average the probabilities."""
+    """Against a plain loop: each network's own draws, one network after the other."""
     x, _ = two_classes(5, seed=2)
     inputs = torch.from_numpy(fitted._inputs(x))
-    draws = sparsebnn.inference.prediction.draw_outputs_of_all(
-        [n.double() for n in pickle.loads(pickle.dumps(fitted.networks_))],
-        inputs,
-        10,
-        draws="weights",
-        seed=fitted._seed,
-    )
-    ((_, outputs),) = draws
-    yes = torch.sigmoid(fitted.logit_scale_ * outputs[..., 0]).mean((0, 1)).numpy()
+    probs = []
+    for k, network in enumerate(pickle.loads(pickle.dumps(fitted.networks_))):
+        drawn = draw_outputs(network.double(), inputs, 10, draws="weights", seed=fitted._seed + k)
+        probs += [torch.sigmoid(fitted.logit_scale_ * outputs[..., 0]) for _, outputs in drawn]
+    yes = torch.cat(probs).mean(0).numpy()
     np.testing.assert_allclose(fitted.predict_proba(x)[:, 1], yes, rtol=1e-12)
 
 

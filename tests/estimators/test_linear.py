@@ -6,7 +6,8 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Ensemble, can_be_linear, choose, linear_network
+from sparsebnn.estimators.ensemble import Ensemble, choose
+from sparsebnn.estimators.linear import can_be_linear, linear_network
 from sparsebnn.estimators.plan import network, planned
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
 from sparsebnn.nn.passes import LocalPass
@@ -42,6 +43,19 @@ def test_a_regression_learns_its_noise():
     assert float(torch.nn.functional.softplus(form.raw_std.detach())) == pytest.approx(0.5, rel=0.05)
 
 
+def test_predictions_of_correlated_columns_vary_as_under_the_exact_posterior():
+    """On average over the rows; the oracle is the covariance of all coefficients together."""
+    random = np.random.RandomState(0)
+    x = random.randn(300, 1) + 0.3 * random.randn(300, 4)
+    x = (x - x.mean(0)) / x.std(0)
+    y = x[:, :1] + random.randn(300, 1)
+    made, form = linear_network(network(PLAN, 4, 1), Gaussian(), x, y, np.ones(300))
+    noise = float(torch.nn.functional.softplus(form.raw_std.detach()))
+    exact = np.trace(x @ np.linalg.inv(x.T @ x / noise**2 + np.eye(4)) @ x.T) / 300
+    outputs = torch.cat([o for _, o in Ensemble([made], [form]).draws(x, 4000, "average", 0, "cpu")], 2)
+    assert float(outputs[0].var(0).mean()) == pytest.approx(exact, rel=0.1)
+
+
 def test_many_columns_get_few_coefficients():
     random = np.random.RandomState(0)
     x = random.randn(80, 200)
@@ -70,6 +84,23 @@ def test_left_out_rows_choose_the_networks_that_predict_them():
     both = Ensemble(trained, forms)
     found = choose(both, [[0, 1], [2, 3]], x, torch.from_numpy(y), fold, np.ones(100), True)
     assert found.places == [2, 3]
+
+
+def test_three_sets_predict_together_where_each_errs_on_its_own_rows():
+    """Three linear networks, whose errors cancel: the average of all three is right, of two it is not."""
+    random = np.random.RandomState(0)
+    x = random.randn(120, 3)
+    y = x.sum(1, keepdims=True) + 0.1 * random.randn(120, 1)
+    trained, forms = [], []
+    for j in range(3):
+        wrong = y + 2.0 * x[:, [j]] - 2.0 * x[:, [(j + 1) % 3]]
+        made, form = linear_network(network(PLAN, 3, 1), Gaussian(), x, wrong, np.ones(120))
+        form.raw_std.data.fill_(1.0)
+        trained, forms = trained + [made] * 2, forms + [form] * 2
+    fold = torch.from_numpy(np.arange(120) % 2).float()
+    given = Ensemble(trained, forms), [[0, 1], [2, 3], [4, 5]], x, torch.from_numpy(y), fold, np.ones(120)
+    assert choose(*given, True, most=3).places == [0, 1, 2, 3, 4, 5]
+    assert len(choose(*given, True).places) == 4
 
 
 @pytest.mark.parametrize("kind", [SparseBNNClassifier, SparseBNNRegressor])

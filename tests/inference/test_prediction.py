@@ -430,6 +430,18 @@ def replicates(family="spike_slab", count=3, **layer):
 
 
 @pytest.mark.parametrize(("model", "draws"), SETTINGS)
+def test_with_a_seed_each_networks_draw_what_they_draw_alone(model, draws):
+    networks, options = replicates(), {"model": model, "draws": draws}
+    together = draw_outputs_of_all(networks, X, 7, seed=[3, 1, 4], **options)
+    found = torch.cat([outputs for _, outputs in together], dim=2)
+    for ours, each, seed in zip(found, networks, (3, 1, 4)):
+        alone = torch.cat([o for _, o in draw_outputs(each, X, 7, seed=seed, **options)], dim=1)
+        torch.testing.assert_close(ours, alone, rtol=1e-5, atol=1e-6)
+    with pytest.raises(InvalidInput, match="The 'seed' of predict_all must be "):
+        next(draw_outputs_of_all(networks, X, 7, seed=[1, 2]))
+
+
+@pytest.mark.parametrize(("model", "draws"), SETTINGS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many_networks_predict_as_each_does_alone(family, model, draws):
     """One program for all replicates, the same draws for each, in batches of any size.

@@ -41,3 +41,26 @@ def test_a_quick_study_resumes(tmp_path, monkeypatch, capsys):
     assert "| 2 | 95.00% (90.00% to 100.00%) | 3.5 |" in table(rows)
     with pytest.raises(SystemExit, match="--mice"):
         input_skip.load("mice", None)
+
+
+def test_abalone_is_read_in_the_layout_of_uci(tmp_path):
+    path = tmp_path / "abalone.data"
+    path.write_text("M,0.5,0.4,0.1,0.5,0.2,0.1,0.15,15\nI,0.3,0.2,0.1,0.2,0.1,0.05,0.07,7\n")
+    x, y = input_skip.load("abalone", path)
+    assert x[:, :4].tolist() == [[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 1.0, 0.3]]
+    assert y.tolist() == [15.0, 7.0]
+    with pytest.raises(SystemExit, match="--abalone"):
+        input_skip.load("abalone", None)
+
+
+def test_numbers_are_scored_in_their_unit():
+    """A linear truth in tens, with noise of standard deviation 10."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 3))
+    y = 1000.0 + 100.0 * x[:, 1] + 10.0 * rng.standard_normal(400)
+    how = Candidate((), 1, 100, 0.1, 1.0, 0.05, learning_rate=0.05, starts=2, farthest=5.0)
+    found = run(x, y, how, 0, validate=False)
+    assert found["active"] == found["inputs"] == 1
+    assert 8.0 < found["rmse"] < 13.0
+    row = {"data": "abalone", "settings": CHOSEN["abalone"].name, "seed": 0, "validate": False, **found}
+    assert f"| 1 | {found['rmse']:.3f} (" in table([row])

@@ -94,7 +94,8 @@ def exported(
     draws = _each(kind, n_draws, _DRAWS, len(networks))
     chosen = 0 if seed is None else seed
     networks = [network.cpu() if next(network.parameters()).is_cuda else network for network in networks]
-    made = predictor_of(networks, Head(forms), row, model=kind, n_draws=draws, seed=chosen)
+    seeds = [chosen] * len(networks)
+    made = predictor_of(networks, Head(forms), row, model=kind, n_draws=draws, seeds=seeds)
     row = row.float() / 255.0 if row.dtype == torch.uint8 else row.float() if row.is_floating_point() else row
     return Exported(made, row, kind, chosen)
 
@@ -110,6 +111,7 @@ def _of_estimator(model: Any, kind: str, n_draws: int | None, seed: int | None, 
     from sklearn.utils.validation import check_is_fitted
 
     from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
+    from sparsebnn.estimators.ensemble import seeds as own_seeds
 
     check_is_fitted(model)
     if likelihood is not None:
@@ -128,7 +130,8 @@ def _of_estimator(model: Any, kind: str, n_draws: int | None, seed: int | None, 
     networks = list(model._ensemble.doubled())
     row = torch.zeros(1, max(1, len(model._encoder.input_names)), dtype=torch.float64)
     chosen = model._seed if seed is None else seed
-    made = predictor_of(networks, head, row, model=kind, n_draws=draws, seed=chosen)
+    seeds = own_seeds(chosen, len(networks))
+    made = predictor_of(networks, head, row, model=kind, n_draws=draws, seeds=seeds)
     return Exported(
         made,
         torch.zeros(1, len(columns), dtype=torch.float64),

@@ -327,9 +327,9 @@ def predictor_of(
     *,
     model: str,
     n_draws: int | None,
-    seed: int,
+    seeds: Sequence[int],
 ) -> Predictor:
-    """Store the weights of one network or of several replicates; ``n_draws`` counts draws of each.
+    """Store the weights of one network or of several replicates; ``n_draws`` counts draws of each, by seed.
 
     Without ``n_draws`` the weights are those of the median model at its posterior means.
     """
@@ -350,7 +350,7 @@ def predictor_of(
     check_count(n_draws, "n_draws", "export")
     states = []
     drawn_names: set[str] = set()
-    for network in networks:
+    for network, seed in zip(networks, seeds):
         own = plain(network).state_dict()
         for drawn in draw_weights(network, _checked_row(network, example), n_draws, model=model, seed=seed):
             state = dict(own)

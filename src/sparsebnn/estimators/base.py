@@ -35,11 +35,10 @@ from sparsebnn.estimators.ensemble import (
     Choice,
     Ensemble,
     Folded,
-    can_be_linear,
     choose,
     leaves_out,
-    linear_network,
 )
+from sparsebnn.estimators.linear import can_be_linear, linear_network
 from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
@@ -63,6 +62,7 @@ _KINDS = (
     "the Bayes posterior of screened columns",
     "tempered networks of screened columns",
 )
+_MOST_KINDS = {"classification": 2, "regression": 3}  # that predict together
 
 
 class SparseBNN(Training):
@@ -189,7 +189,8 @@ class SparseBNN(Training):
                 whole = Ensemble(trained, forms)
                 # On few rows classifiers differ by chance; tempered replicates are the safe ones.
                 safe = 1 if self.plan_.tempered is not None and self._task == "classification" else None
-                chosen = choose(whole, sets, x, y, self._fold, weight, self._calibrates, found.effort, safe)
+                rows, most = (x, y, self._fold, weight), _MOST_KINDS[self._task]
+                chosen = choose(whole, sets, *rows, self._calibrates, found.effort, safe, most)
             self.predictors_ = [kinds[k] for k in sorted({place // count for place in chosen.places})]
         held = [leaves_out(replicate_of[place], count) for place in chosen.places]
         # Networks that neither predict nor can be trained further are not kept.

@@ -9,10 +9,8 @@ flatter an average is than one network.
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,24 +22,21 @@ from torch import Tensor, nn
 from sparsebnn.inference import calibration
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs_of_all
-from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import NO_POSTERIOR, InputSkip
-from sparsebnn.posteriors.priors import inverse_softplus
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.selection.paths import median_reach, path_probability
 
 __all__ = [
-    "OUT",
     "Choice",
     "Ensemble",
     "Folded",
-    "can_be_linear",
     "choose",
     "folds",
     "leaves_out",
     "linear_layers",
-    "linear_network",
     "merged",
+    "seeds",
 ]
 
 _OUTPUT_BYTES = 1 << 26
@@ -49,10 +44,6 @@ _OUTPUT_BYTES = 1 << 26
 _MOST_ROWS = 2000
 _LEAST_ROWS = 10
 _DRAWS = 20
-OUT, _IN = -30.0, 30.0  # inclusion logits of weights that are out, and in
-_LEAST_STD = 1e-4
-_MOST_FOR_LAPLACE = 300  # columns
-_WIDE = 0.5  # columns per row from which on few of them are assumed to matter
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ class Ensemble:
     def draws(
         self, x: np.ndarray, n_draws: int, model: str, seed: int, device: str
     ) -> Iterator[tuple[slice, Tensor]]:
-        """``(rows, outputs of shape (replicates, draws, rows, outputs))``."""
+        """``(rows, outputs of shape (replicates, draws, rows, outputs))``; see :func:`seeds` of the draws."""
         widest = max(layer.out_features for layer in linear_layers(self.networks[0]))
         per_row = 8 * len(self.networks) * n_draws * widest
         batch = max(1, min(1024, _OUTPUT_BYTES // per_row))
@@ -85,7 +76,7 @@ class Ensemble:
             like=torch.empty(0, dtype=torch.float64, device=device),
             model=model,
             draws="weights",
-            seed=seed,
+            seed=seeds(seed, len(self.networks)),
             batch_size=batch,
         )
 
@@ -122,6 +113,15 @@ class Ensemble:
             reached = median_reach(_chain(_inclusions(network), network)).numpy()[: len(column_of)] > 0
             np.logical_or.at(found[k], column_of, reached)
         return found
+
+
+def seeds(seed: int, networks: int) -> list[int]:
+    """The seeds of the networks' draws: averages over few draws of each need draws that are independent.
+
+    >>> seeds(7, 3)
+    [7, 8, 9]
+    """
+    return [seed + k for k in range(networks)]
 
 
 def linear_layers(network: nn.Module) -> list[Linear]:
@@ -248,13 +248,14 @@ def choose(
     calibrate: bool,
     effort: float = 1.0,
     safe: int | None = None,
+    most: int = 2,
 ) -> Choice:
     """The networks that predict left-out rows best, and the scale of their outputs.
 
     Network k of each of the ``sets`` leaves out two folds (:func:`leaves_out`), so two networks of a set did
-    not see a row of these folds, and their average predicts it. One set predicts, or two of them together;
-    the ``safe`` set, unless others are better by more than the standard error of the difference. ``effort``
-    reduces the number of rows, for a fit with little time.
+    not see a row of these folds, and their average predicts it. One set predicts, or up to ``most`` of them
+    together; the ``safe`` set, unless others are better by more than the standard error of the difference.
+    ``effort`` reduces the number of rows, for a fit with little time.
     """
     count = min(map(len, sets))
     rows = np.flatnonzero(fold.numpy() < count)
@@ -275,7 +276,7 @@ def choose(
         return calibration.Joined([at_row[i, after] for i in chosen for after in which])
 
     found = []
-    for size in range(1, min(2, len(sets)) + 1):
+    for size in range(1, min(most, len(sets)) + 1):
         for chosen in itertools.combinations(range(len(sets)), size):
             held = predicted(chosen, (0, 1))
             found.append((held.coarse() if calibrate else (held(0.0), 0.0), chosen, held))
@@ -301,98 +302,3 @@ def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> 
     """Whether one candidate is better than another by more than the standard error of the difference."""
     gain = weight * (other[2].by_row(other[0][1]) - one[2].by_row(one[0][1]))
     return bool(gain.sum() > gain.std() * math.sqrt(len(gain)))
-
-
-# -- linear networks ------------------------------------------------------------------------------------
-# With few rows, or many columns, nothing beats a linear model where the truth is linear. It is written as a
-# network without hidden units: coefficients are means of the weights from inputs to outputs, and the standard
-# deviations are Laplace's approximation.
-
-
-def can_be_linear(form: Likelihood) -> bool:
-    """Whether there is a linear model for this likelihood."""
-    known = type(form) in (Bernoulli, Categorical, Gaussian)
-    return known and getattr(form, "noise", "learned") == "learned"
-
-
-@torch.no_grad()
-def linear_network(
-    network: nn.Module, form: Likelihood, x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[nn.Module, Likelihood]:
-    """A linear model of these rows in the shape of the network, and its likelihood."""
-    network, form = copy.deepcopy(network), copy.deepcopy(form)
-    assert isinstance(network, InputSkip)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fit that has not converged is compared like any other
-        coef, intercept, std, noise = _fitted(form, x, y, weight)
-    *before, last = linear_layers(network)
-    for layer in before:
-        layer.weights.inclusion_logit.fill_(OUT)  # type: ignore[operator]
-    weights: Any = last.weights
-    hidden = last.in_features - x.shape[1]
-    weights.inclusion_logit.fill_(OUT)
-    weights.inclusion_logit[:, hidden:].masked_fill_(torch.from_numpy(coef != 0.0), _IN)
-    weights.mean[:, hidden:] = torch.from_numpy(coef).to(weights.mean)
-    weights.raw_std[:, hidden:] = inverse_softplus(torch.from_numpy(std)).to(weights.mean)
-    assert last.biases is not None
-    last.biases.mean.copy_(torch.from_numpy(intercept))
-    last.biases.raw_std.fill_(float(inverse_softplus(torch.tensor(_LEAST_STD))))
-    if isinstance(form, Gaussian):
-        form.raw_std.copy_(inverse_softplus(torch.from_numpy(noise)))
-    setattr(network, NO_POSTERIOR, "that is a penalized linear model")
-    return network, form
-
-
-def _fitted(
-    form: Likelihood, x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Coefficients ``(outputs, inputs)``, intercepts, standard deviations, and the std of the noise."""
-    from sklearn.linear_model import LassoCV, LogisticRegression, MultiTaskLassoCV, RidgeCV
-
-    wide = x.shape[1] > _WIDE * len(x)
-    if isinstance(form, Gaussian):
-        one = y.shape[1] == 1
-        model: Any = RidgeCV(np.logspace(-1, 3, 9))
-        if wide:
-            model = (LassoCV if one else MultiTaskLassoCV)(cv=5, random_state=0)
-        targets = y[:, 0] if one else y
-        model.fit(x, targets, **({"sample_weight": weight} if not wide or one else {}))
-        coef = np.atleast_2d(model.coef_)
-        error = y - x @ coef.T - model.intercept_
-        used = min(len(x) - 1.0, float(max((coef != 0.0).sum(1))) + 1.0)
-        noise = np.sqrt((weight[:, None] * error**2).sum(0) / weight.sum() * len(x) / (len(x) - used))
-        noise = np.maximum(noise, _LEAST_STD)
-        curvature = np.ones((1, len(x))) / noise.max() ** 2
-        return coef, np.atleast_1d(model.intercept_), _stds(x, weight * curvature, coef), noise
-    model = _sparse(form) if wide else LogisticRegression(max_iter=200)
-    model.fit(x, y, sample_weight=weight)
-    model = getattr(model, "best_estimator_", model)
-    probs = model.predict_proba(x)
-    if isinstance(form, Bernoulli):
-        probs = probs[:, 1:]
-    curvature = (probs * (1.0 - probs)).T
-    return model.coef_, model.intercept_, _stds(x, weight * curvature, model.coef_), np.ones(1)
-
-
-def _sparse(form: Likelihood) -> Any:
-    """Logistic regression with an L1 penalty, chosen by cross-validation."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
-
-    # The name of the penalty changed with scikit-learn 1.8.
-    renamed = inspect.signature(LogisticRegression).parameters["penalty"].default == "deprecated"
-    penalty: dict[str, Any] = {"l1_ratio": 1.0} if renamed else {"penalty": "l1"}
-    solver = "liblinear" if isinstance(form, Bernoulli) else "saga"
-    model = LogisticRegression(solver=solver, max_iter=100, random_state=0, **penalty)
-    return GridSearchCV(model, {"C": np.logspace(-2, 1, 7)}, cv=3, scoring="neg_log_loss")
-
-
-def _stds(x: np.ndarray, curvature: np.ndarray, coef: np.ndarray) -> np.ndarray:
-    """Standard deviations of the coefficients, by output; of a sparse model, those of the included ones."""
-    found = np.full(coef.shape, _LEAST_STD)
-    for output, own in enumerate(np.broadcast_to(curvature, (len(coef), x.shape[0]))):
-        kept = np.flatnonzero(coef[output])
-        if 0 < len(kept) <= _MOST_FOR_LAPLACE:
-            precision = (x[:, kept].T * own) @ x[:, kept] + np.eye(len(kept))
-            found[output, kept] = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return np.maximum(found, _LEAST_STD)

@@ -19,8 +19,9 @@ from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators import early_stopping
 from sparsebnn.estimators.continuing import Continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.ensemble import OUT, Ensemble, Folded, folds, linear_layers
+from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, linear_layers
 from sparsebnn.estimators.fitted import Fitted
+from sparsebnn.estimators.linear import OUT
 from sparsebnn.estimators.plan import Plan, network, planned, share
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import NO_POSTERIOR

@@ -34,9 +34,8 @@ _LOGISTIC = counter.stream_id("prediction logistic")
 _ROW_NORMAL = counter.stream_id("prediction row normal")
 _ROW_LOGISTIC = counter.stream_id("prediction row logistic")
 # Noise held at a time, in bytes. On a CPU more than its caches hold is slower: 20 draws of 1,024 rows through
-# 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23; through the paper's network 2.0 s,
-# 0.77 s and 0.77 s. A GPU wants few large passes: what is made of the noise takes some ten times as much, so
-# this share of its free memory is safe.
+# 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23. A GPU wants few large passes: what
+# is made of the noise takes some ten times as much, so this share of its free memory is safe.
 _MEMORY, _CPU_MEMORY, _SHARE = 1 << 28, 1 << 23, 32
 _MANY_NUMBERS = 1 << 20
 _LEAST_ROWS = 8  # run together
@@ -109,13 +108,15 @@ def draw_outputs_of_all(
     x: Tensor,
     n_draws: int = 100,
     *,
+    seed: int | Sequence[int] = 0,
     like: Tensor | None = None,
     **options: Any,
 ) -> Iterator[tuple[slice, Tensor]]:
     """As :func:`draw_outputs` for K networks of one shape, as one program: outputs ``(K, draws, rows, …)``.
 
-    ``options`` are those of :func:`draw_outputs`. All networks see the same noise, so each has the draws it
-    has alone. With ``like`` they are run with its precision, on its device.
+    ``options`` are those of :func:`draw_outputs`. Each network has the draws it has alone. With one ``seed``
+    all see the same noise; with one each they see independent noise, and the error of their average is that
+    of K times as many draws. With ``like`` they are run with its precision, on its device.
     """
     _check_alike(networks)
     parameters, buffers = torch.func.stack_module_state(list(networks))
@@ -126,7 +127,9 @@ def draw_outputs_of_all(
             for kind in (parameters, buffers)
         )
         first = copy.deepcopy(first).to(like)
-    plan = _Plan(first, x, n_draws, len(networks), **options)
+    if isinstance(seed, Sequence) and len(seed) != len(networks):
+        raise invalid("seed", "predict_all", f"one for all or one each ({len(networks)})", len(seed))
+    plan = _Plan(first, x, n_draws, len(networks), seed=seed, **options)
 
     def of_one(state: Any, batch: Tensor, noise: _Blocks) -> Tensor:
         def outputs(batch: Tensor, noise: _Blocks) -> Tensor:
@@ -135,7 +138,7 @@ def draw_outputs_of_all(
 
         return plan.by_rows(outputs)(batch, noise)
 
-    every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, None))
+    every = plan.over(plan.over(of_one, (None, None, 0)), (0, None, 0 if plan.each_its_own else None))
     for rows, batch in plan.batches():
         state, parts = (parameters, buffers), []
         for few in plan.groups(batch):
@@ -183,12 +186,9 @@ def _evaluating(network: nn.Module) -> nn.Module:
 def _check_alike(networks: Sequence[nn.Module]) -> None:
     if not networks:
         raise invalid("networks", "predict_all", "at least one network", "none")
-    alike = []
-    for network in networks:
-        shapes = {name: tuple(t.shape) for name, t in network.state_dict().items()}
-        alike.append((shapes, described(network)))
-    for k, other in enumerate(alike):
-        if other != alike[0]:
+    shapes = [{name: tuple(t.shape) for name, t in each.state_dict().items()} for each in networks]
+    for k, other in enumerate(networks):
+        if (shapes[k], described(other)) != (shapes[0], described(networks[0])):
             advice = "Networks of different shapes or options are predicted one by one."
             raise invalid("networks", "predict_all", "of one shape", f"another one at place {k}", advice)
 
@@ -237,7 +237,7 @@ class _Plan:
         *,
         model: str = "average",
         draws: str = "auto",
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         batch_size: int = 1024,
         memory: int | None = None,
     ) -> None:
@@ -247,7 +247,9 @@ class _Plan:
         self.kind = pass_for(network, model, draws)
         self.like = next(network.parameters())
         self.one_by_one = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        self.seeds = counter.seed_tensor([check_seed(seed, "seed", "predict")], self.like.device)
+        self.each_its_own = isinstance(seed, Sequence)
+        listed = [check_seed(s, "seed", "predict") for s in (seed if isinstance(seed, Sequence) else [seed])]
+        self.seeds = counter.seed_tensor(listed, self.like.device).split(1)
         self.batch_size = batch_size
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
@@ -329,11 +331,8 @@ class _Plan:
         """The moments that no noise changes, computed once for all passes."""
         found = {}
         for _, layer in bayesian_layers(self.network) if self.kind is LocalPass else ():
-            if must_draw(layer):
-                continue
             asked = NoiseCounter()
-            moments = layer.weights.local(asked)
-            if not any(asked.size):
+            if not must_draw(layer) and (moments := layer.weights.local(asked)) and not any(asked.size):
                 found[layer.weights] = moments
         return found
 
@@ -370,7 +369,7 @@ class _Plan:
         return looped
 
     def noise(self, batch: Tensor) -> Iterator[_Blocks]:
-        """Noise for as many draws at a time as the memory allows."""
+        """Noise for as many draws at a time as the memory allows; of each network where it has its own."""
         rows, (size, row_size) = len(batch), (self.size, self.row_size)
         numbers = max(sum(size) + rows * sum(row_size) + 1, rows * self.activations)
         chunk = max(1, min(self.n_draws, self.memory // (numbers * self.like.element_size())))
@@ -379,20 +378,21 @@ class _Plan:
         for first in range(0, self.n_draws, chunk):
             steps = torch.arange(first, min(first + chunk, self.n_draws), device=self.like.device)
             own = (steps.unsqueeze(1) + content).flatten()
-            yield _Blocks(
-                self._numbers(counter.normals, _NORMAL, steps, size.normal),
-                self._numbers(counter.logistics, _LOGISTIC, steps, size.logistic),
-                self._numbers(counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
-                self._numbers(counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
+            wanted = (
+                (counter.normals, _NORMAL, steps, size.normal),
+                (counter.logistics, _LOGISTIC, steps, size.logistic),
+                (counter.normals, _ROW_NORMAL, own, row_size.normal, len(steps)),
+                (counter.logistics, _ROW_LOGISTIC, own, row_size.logistic, len(steps)),
             )
+            made = [[self._numbers(seed, *each) for seed in self.seeds] for each in wanted]
+            yield _Blocks(*(torch.stack(each) if self.each_its_own else each[0] for each in made))
 
     def _numbers(
-        self, make: Callable[..., Tensor], stream: int, keys: Tensor, count: int, draws: int | None = None
+        self, seed: Tensor, make: Callable[..., Tensor], stream: int, keys: Tensor, count: int, draws: int = 0
     ) -> Tensor:
         """``(draws, count)`` numbers, or ``(draws, rows, count)`` for the keys of rows."""
-        if count == 0:
-            made = self.like.new_empty(len(keys), 0)
-        else:
+        made = self.like.new_empty(len(keys), 0)
+        if count:
             fused = {"fused": True} if self.fused and make is counter.normals else {}
-            made = make(self.seeds, stream, keys, count, self.like.dtype, eager=True, **fused)
-        return made if draws is None else made.unflatten(0, (draws, -1))
+            made = make(seed, stream, keys, count, self.like.dtype, eager=True, **fused)
+        return made.unflatten(0, (draws, -1)) if draws else made
