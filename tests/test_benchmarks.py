@@ -397,8 +397,11 @@ def test_resnet_steps_are_compared_with_plain_ones(tmp_path, monkeypatch, capsys
     record = json.loads(out.read_text())
     step = {(row["method"], row["cudnn_benchmark"]): row["step_ms"] for row in record["rows"]}
     assert {method for method, _ in step} == {"lrt", "dense", "plain", "pytorch"}
-    printed = map(float, re.findall(r"([\d.]+) × plain", capsys.readouterr().out))
-    assert step["lrt", True] / step["plain", True] == pytest.approx(next(one for one in printed if one != 1), abs=0.02)
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("lrt") and "plain" in line
+    ]
+    ratio = float(lines[0].split(" × plain")[0].split()[-1])
+    assert ratio == pytest.approx(step["lrt", True] / step["plain", True], abs=0.02)
     apart = record["precision"]
     assert apart["kl_eager"] == pytest.approx(1.0, abs=1e-6)
     assert apart["cosine_mean_eager"] > 0.99
