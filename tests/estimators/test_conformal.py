@@ -191,6 +191,18 @@ def test_the_coverage_is_stated_and_few_rows_give_infinite_intervals():
     assert "80% is guaranteed" in cross.summary()
 
 
+def test_folds_in_parallel_give_the_same_intervals():
+    x = np.random.RandomState(0).randn(60, 2)
+    inner = SparseBNNRegressor(epochs=5, replicates=1, random_state=0)
+    found = [
+        ConformalRegressor(inner, method="cross", cv=2, random_state=0, n_jobs=jobs)
+        .fit(x, x[:, 0])
+        .predict_interval(x[:5])
+        for jobs in (None, 2)
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
 def test_it_wraps_the_estimators_and_frames():
     pandas = pytest.importorskip("pandas")
     random = np.random.RandomState(0)

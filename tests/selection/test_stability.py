@@ -53,6 +53,17 @@ def correlated(rows, p, rho, rng):
     return shared + np.sqrt(1 - rho) * rng.standard_normal((rows, p))
 
 
+def test_halves_in_parallel_choose_the_same():
+    x = np.random.default_rng(0).standard_normal((60, 8))
+    y = x[:, 2] + np.random.default_rng(1).standard_normal(60)
+
+    def largest(x, y):
+        return np.argsort(-np.abs(x.T @ y))[:2]
+
+    alone, shared = (stability_selection(largest, x, y, n_pairs=4, n_jobs=jobs) for jobs in (None, 2))
+    assert np.array_equal(alone.frequency, shared.frequency)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_p_values_of_null_inputs_are_uniform(known):
     rng, rho, p = np.random.default_rng(1), 0.8, 5

@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.model_selection import KFold, StratifiedKFold, StratifiedShuffleSplit, train_test_split
 from sklearn.utils import _safe_indexing
@@ -51,6 +52,12 @@ def _uniform(probs: np.ndarray) -> np.ndarray:
     return np.array(hashes, dtype=np.float64) / 2.0**64
 
 
+def _fitted(model: Any, X: Any, y: Any, rows: np.ndarray, options: dict[str, Any]) -> Any:
+    """The model, fitted to some rows."""
+    own = {name: _safe_indexing(value, rows) for name, value in options.items()}
+    return model.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **own)
+
+
 class _Conformal(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """What both share: splitting rows, fitting clones, and stating the coverage."""
 
@@ -58,6 +65,7 @@ class _Conformal(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     method: str
     calibration_fraction: float
     cv: int
+    n_jobs: int | None
     random_state: Any
 
     def _parts(self, rows: int, labels: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -80,11 +88,10 @@ class _Conformal(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_parts(self, X: Any, y: Any, labels: np.ndarray | None, options: dict[str, Any]) -> None:
         rows = X.shape[0] if hasattr(X, "shape") else len(X)
         parts = self._parts(rows, labels)
-        self.estimators_, scores, folds = [], [], []
-        for k, (fitted, held) in enumerate(parts):
-            own = {name: _safe_indexing(value, fitted) for name, value in options.items()}
-            model = clone(self._inner()).fit(_safe_indexing(X, fitted), _safe_indexing(y, fitted), **own)
-            self.estimators_.append(model)
+        jobs = (delayed(_fitted)(clone(self._inner()), X, y, fitted, options) for fitted, _ in parts)
+        self.estimators_ = Parallel(n_jobs=self.n_jobs)(jobs)
+        scores, folds = [], []
+        for k, (model, (_, held)) in enumerate(zip(self.estimators_, parts)):
             scores.append(self._scores(model, _safe_indexing(X, held), np.asarray(_safe_indexing(y, held))))
             folds.append(np.full(len(held), k))
         self.scores_, self._fold = np.concatenate(scores), np.concatenate(folds)
@@ -134,6 +141,7 @@ class ConformalRegressor(RegressorMixin, _Conformal):  # type: ignore[misc]
     calibration_fraction : the part of the rows that a split calibrates on.
     cv : the number of folds of "cross".
     normalize : False gives intervals of the same width for all rows.
+    n_jobs : how many folds are fitted at a time (joblib; None: one, or what ``joblib.parallel_config`` says).
     random_state : of the split.
 
     >>> import numpy as np
@@ -151,6 +159,7 @@ class ConformalRegressor(RegressorMixin, _Conformal):  # type: ignore[misc]
         calibration_fraction: float = 0.25,
         cv: int = 5,
         normalize: bool = True,
+        n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
@@ -158,6 +167,7 @@ class ConformalRegressor(RegressorMixin, _Conformal):  # type: ignore[misc]
         self.calibration_fraction = calibration_fraction
         self.cv = cv
         self.normalize = normalize
+        self.n_jobs = n_jobs
         self.random_state = random_state
 
     def _inner(self) -> Any:
@@ -229,6 +239,7 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
         method: str = "split",
         calibration_fraction: float = 0.25,
         cv: int = 5,
+        n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
@@ -236,6 +247,7 @@ class ConformalClassifier(ClassifierMixin, _Conformal):  # type: ignore[misc]
         self.method = method
         self.calibration_fraction = calibration_fraction
         self.cv = cv
+        self.n_jobs = n_jobs
         self.random_state = random_state
 
     def _inner(self) -> Any:

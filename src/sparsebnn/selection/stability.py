@@ -70,11 +70,14 @@ def stability_selection(
     n_pairs: int = 50,
     threshold: float = 0.75,
     seed: int = 0,
+    n_jobs: int | None = None,
 ) -> Stability:
     """Choose inputs by how often ``choose(X, y)`` chooses them on halves of the rows.
 
     ``choose`` returns True or False for each column, or the numbers of the chosen columns. Let it choose a
     fixed number of inputs, such as the q most probable: the fewer it chooses, the smaller the bound.
+    ``n_jobs`` halves are worked on at a time, through joblib and the backend of ``joblib.parallel_config``;
+    None is one after the other, without joblib.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((200, 20))
@@ -92,12 +95,16 @@ def stability_selection(
     said = "above 0.5 and at most 1"
     threshold = check_number(threshold, "threshold", owner, said, lambda v: 0.5 < v <= 1.0)
     rng = np.random.default_rng(check_seed(seed, "seed", owner, least=0))
-    half, counts = len(x) // 2, np.zeros(x.shape[1])
-    for _ in range(pairs):
-        order = rng.permutation(len(x))
-        for rows in (order[:half], order[half : 2 * half]):
-            counts += _mask(choose(x[rows], target[rows]), x.shape[1], owner)
-    frequency = counts / (2 * pairs)
+    half = len(x) // 2
+    orders = [rng.permutation(len(x)) for _ in range(pairs)]
+    halves = [rows for order in orders for rows in (order[:half], order[half : 2 * half])]
+    if n_jobs is None:
+        found = [choose(x[rows], target[rows]) for rows in halves]
+    else:
+        from joblib import Parallel, delayed
+
+        found = Parallel(n_jobs=n_jobs)(delayed(choose)(x[rows], target[rows]) for rows in halves)
+    frequency = np.sum([_mask(each, x.shape[1], owner) for each in found], 0) / (2 * pairs)
     mean = float(frequency.sum())
     theta = mean / x.shape[1]
     bounds = [error_constant(threshold, pairs, theta, unimodal) * theta * mean for unimodal in (False, True)]
