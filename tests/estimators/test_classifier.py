@@ -228,6 +228,12 @@ def test_labels_of_every_type_survive_a_file(labels, tmp_path):
     assert (again.predict(x) == model.predict(x)).all()
 
 
+@pytest.mark.parametrize(("label", "shown"), [(0.0, "0.0"), ("a", "'a'"), (True, "True")])
+def test_one_class_is_refused_by_its_name(label, shown):
+    with pytest.raises(InvalidInput, match=re.escape(f"Got 1 class ({shown}) instead")):
+        SparseBNNClassifier(**QUICK).fit(np.eye(4), np.full(4, label))
+
+
 @pytest.mark.parametrize("version", [1, 5])
 def test_files_that_are_not_ours_are_refused(fitted, tmp_path, monkeypatch, version):
     """Of another version or kind, damaged, or foreign; a pickle is never loaded (test_checkpoint.py)."""

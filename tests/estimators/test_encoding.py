@@ -15,9 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import ColumnWarning, Encoder, SparseBNNClassifier, SparseBNNRegressor, Table
-from sparsebnn.estimators.columns import middle_and_std
+from sparsebnn.estimators.columns import encode, learn, middle_and_std
 from sparsebnn.estimators.encoding import warn_of_columns
 from sparsebnn.estimators.target_codes import signal
+from sparsebnn.io.cells import to_objects
 
 QUICK = {"random_state": 0, "epochs": 2, "replicates": 1, "hidden": (4,), "n_draws": 2}
 
@@ -549,7 +550,7 @@ def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
     model = SparseBNNClassifier(random_state=0, epochs=40, replicates=1).fit(columns, y)
     effects = model.effects_
     assert effects.direction == ("-", None)
-    assert effects.high[0] < 0.0 < effects.low[1]
+    assert effects.high[0] < 0.0 <= effects.low[1] < effects.value[1]
     lines = model.summary().splitlines()
     age, town = (next(line for line in lines if line.startswith(name)).split() for name in ("age", "town"))
     assert age[3].startswith("-")
@@ -557,6 +558,18 @@ def test_a_column_with_gaps_keeps_the_sign_of_its_effect():
     assert "        without a sign, of a column of several inputs: its mean absolute contribution" in lines
     alone = SparseBNNClassifier(random_state=0, epochs=5, replicates=1).fit(x[:, None], y)
     assert "without a sign" not in alone.summary()
+
+
+@pytest.mark.parametrize("cells", [["True", "False", ""], ["true", "false", None], [True, False, None]])
+def test_truth_values_are_read_as_text_too(cells):
+    """A CSV file has them as text; a column of text stays a category."""
+    column = learn("smoker", np.array([True, False, True]), np.ones(3))
+    given = encode(column, to_objects(cells))
+    np.testing.assert_array_equal(given[:2], encode(column, np.array([True, False])))
+    assert given[2] == 0.0
+    assert learn("smoker", to_objects(["True", "False"]), np.ones(2)).kind == "category"
+    with pytest.raises(InvalidInput, match="'smoker' of the table must be numbers"):
+        encode(column, to_objects(["True", "yes"]))
 
 
 def test_an_explanation_adds_up():
@@ -568,7 +581,8 @@ def test_an_explanation_adds_up():
     numbers = [float(line.split()[1]) for line in lines[:4]] + [float(lines[4].split()[2])]
     base, total = float(lines[5].split()[1]), float(lines[6].split()[-1])
     assert sum(numbers) + base == pytest.approx(total, abs=0.005)
-    assert "others" not in model.explain(wide[:1]).table(most=12)
+    assert "other" not in model.explain(wide[:1]).table(most=12)
+    assert model.explain(wide[:1]).table(most=11).splitlines()[12].split()[:2] == ["1", "other"]
 
 
 # -- scales ---------------------------------------------------------------------------------------------

@@ -103,6 +103,14 @@ def test_the_summary_says_what_priors_have_learned():
     assert _priors([mlp([3, 1], family="gaussian")]) == []
 
 
+def test_contributions_add_up_to_the_prediction():
+    """With as many draws, whose noise differs between networks, as the prediction has."""
+    x, y = line(60)
+    model = SparseBNNRegressor(epochs=5, replicates=3, n_draws=12, random_state=0).fit(x, y)
+    explained = model.explain(x[:5], n_draws=12)
+    np.testing.assert_allclose(explained.value[:, 0], model.predict(x[:5]), rtol=1e-9)
+
+
 def test_effects_and_summary_name_what_matters(fitted):
     x, _ = line(5, seed=4)
     explained = fitted.explain(x, n_draws=20)

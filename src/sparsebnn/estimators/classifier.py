@@ -189,7 +189,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
                 advice = "Fit from the beginning to add classes."
                 raise invalid("y", _OWNER, expected, repr(str(labels[~known][0])), advice)
             if len(self.classes_) < 2:
-                got = f"1 class ({self.classes_[0]!r})"
+                got = f"1 class ({self.classes_[:1].tolist()[0]!r})"
                 advice = "Check the labels."
                 raise invalid("y", _OWNER, "of at least 2 classes", got, advice)
             if self.class_weight is not None:

@@ -35,7 +35,7 @@ from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 from torch import Tensor, nn
 
-from sparsebnn.estimators.ensemble import linear_layers
+from sparsebnn.estimators.ensemble import linear_layers, seeds
 from sparsebnn.inference.explanation import slopes_of_draws
 from sparsebnn.likelihoods import Gaussian, Likelihood, StudentT
 from sparsebnn.nn.networks import InputSkip
@@ -324,9 +324,13 @@ class Effects:
 
 
 def slopes_of(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -> tuple[Tensor, Tensor]:
-    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of all draws."""
-    each = -(-n_draws // len(estimator.networks_))
-    return slopes_of_draws(estimator.networks_, x, each, model, estimator._seed)
+    """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, inputs, outputs)`` of all draws.
+
+    With as many draws as a prediction has, they are the draws of the prediction.
+    """
+    networks = estimator.networks_
+    each = -(-n_draws // len(networks))
+    return slopes_of_draws(networks, x, each, model, seeds(estimator._seed, len(networks)))
 
 
 def in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:

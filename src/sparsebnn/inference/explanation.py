@@ -13,7 +13,7 @@ activations the contributions are those of the tangent at x; with the base they 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from sparsebnn.random.noise import NoiseBuffer, logistics, normals, seed_tensor,
 
 __all__ = ["Explanation", "explain"]
 
-_NORMAL = stream_id("explanation normal")
-_LOGISTIC = stream_id("explanation logistic")
+# Explanations have the draws of predictions, so that they add up to them.
+_NORMAL = stream_id("prediction normal")
+_LOGISTIC = stream_id("prediction logistic")
 _BYTES = 1 << 27
 COLORS = ("#2f6fb2", "#c8553d")
 
@@ -81,13 +82,14 @@ class Explanation:
         shown = aligned([float(value) for value in numbers], sign=True, digits=4)
         size, count = max(12, *map(len, shown)), len(first)
         names = [self.names[j] for j in first]
-        others, total = f"{len(order) - most} others", f"sum: {self.outputs[output]}"
+        left = len(order) - most
+        others, total = f"{left} other{'s' * (left > 1)}", f"sum: {self.outputs[output]}"
         width = max(9, len(total), *map(len, names))
         lines = [f"{'column':<{width}}  {'contribution':>{size}}  {self.level:.0%} interval"]
         for i, name in enumerate(names):
             low, high = shown[count + 3 + i], shown[2 * count + 3 + i]
             lines.append(f"{name:<{width}}  {shown[i]:>{size}}  {low} to {high}")
-        if len(order) > most:
+        if left > 0:
             lines.append(f"{others:<{width}}  {shown[count]:>{size}}")
         lines.append(f"{'base':<{width}}  {shown[count + 1]:>{size}}")
         return "\n".join([*lines, f"{total:<{width}}  {shown[count + 2]:>{size}}"])
@@ -165,25 +167,25 @@ def finished(axis: Any, path: str | Path | None) -> Any:
 
 
 def slopes_of_draws(
-    networks: Iterable[nn.Module],
+    networks: Sequence[nn.Module],
     x: Tensor,
     each: int,
     model: str,
-    seed: int,
+    seeds: Sequence[int],
     outputs: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs ``(draws, rows, outputs)`` and slopes ``(draws, rows, *inputs, outputs)``.
 
-    ``each`` is the number of draws of every network.
+    ``each`` is the number of draws of every network, ``seeds`` has the seed of each network's draws.
     """
     kind = MedianPass if model == "median" else WeightPass
     values, slopes = [], []
-    for network in networks:
+    for network, seed in zip(networks, seeds, strict=True):
         own = copy.deepcopy(network).double().requires_grad_(False)
         size = noise_size(own, x, kind)
-        steps, seeds = torch.arange(each), seed_tensor([seed], torch.device("cpu"))
-        normal = normals(seeds, _NORMAL, steps, size.normal, torch.float64)
-        logistic = logistics(seeds, _LOGISTIC, steps, size.logistic, torch.float64)
+        steps, key = torch.arange(each), seed_tensor([seed], torch.device("cpu"))
+        normal = normals(key, _NORMAL, steps, size.normal, torch.float64)
+        logistic = logistics(key, _LOGISTIC, steps, size.logistic, torch.float64)
 
         def run(rows: Tensor, normal: Tensor, logistic: Tensor, own: Any = own) -> Any:
             with kind(NoiseBuffer(normal, logistic)):
@@ -279,11 +281,11 @@ def explain(
     start = torch.zeros_like(rows[0]) if reference is None else _reference(reference, rows)
     count = _outputs_of(networks[0], rows)
     chosen = _which(output, count, "explain")
-    each = -(-n_draws // len(networks))
+    each, seeds = -(-n_draws // len(networks)), [seed] * len(networks)
     chunk = max(1, _BYTES // (8 * each * len(networks) * rows[0].numel() * len(chosen) * 4))
     parts: list[tuple[Tensor, ...]] = []
     for part in rows.split(chunk):
-        values, slopes = slopes_of_draws(networks, part, each, model, seed, chosen)
+        values, slopes = slopes_of_draws(networks, part, each, model, seeds, chosen)
         given = (slopes * (part - start)[None, ..., None]).flatten(2, -2)
         parts.append((*interval(given, level), (values - given.sum(2)).mean(0)))
     mean, low, high, base = (torch.cat(found).numpy() for found in zip(*parts))

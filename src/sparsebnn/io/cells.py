@@ -14,6 +14,7 @@ import numpy as np
 from sparsebnn.checks import invalid
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # among numbers and dates, in upper or lower case
+_TRUTHS = {"true": 1.0, "false": 0.0}
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
 _YEAR_LAST = [
     date + time
@@ -72,9 +73,15 @@ def kind_of(values: np.ndarray) -> tuple[str, str]:
 
 
 def to_floats(values: np.ndarray, kind: str, form: str, name: str) -> np.ndarray:
-    """Numbers, durations in seconds, or dates in days since 1970 as float64; NaN where missing."""
+    """Numbers, durations in seconds, or dates in days since 1970 as float64; NaN where missing.
+
+    Truth values written as text, as in CSV files that pandas writes, are 1 and 0.
+
+    >>> to_floats(to_objects(["True", "False", ""]), "number", "", "smoker")
+    array([ 1.,  0., nan])
+    """
     try:
-        found = _converted(values, kind, form)
+        found = _converted(_truths(values) if kind == "number" else values, kind, form)
     except (TypeError, ValueError):
         bad = next(i for i in range(len(values)) if not _fits(values[i : i + 1], kind, form))
         shown = f", such as {datetime.date(2024, 5, 31):{form}}" if form else ""
@@ -103,6 +110,16 @@ def _converted(values: np.ndarray, kind: str, form: str) -> np.ndarray:
     if values.dtype.kind == "M":
         raise TypeError("dates are not numbers")
     return values.astype(np.float64) if values.dtype.kind in "biuf" else _numbers(values)
+
+
+def _truths(values: np.ndarray) -> np.ndarray:
+    """The same values, but 1 and 0 for "true" and "false", in any case, if there is nothing else."""
+    if values.dtype.kind not in "OUS":
+        return values
+    cells = _known(values)
+    if not all(v is None or isinstance(v, bool) or str(v).lower() in _TRUTHS for v in cells):
+        return values
+    return to_objects([v if v is None or isinstance(v, bool) else _TRUTHS[str(v).lower()] for v in cells])
 
 
 def _known(values: np.ndarray) -> list[Any]:

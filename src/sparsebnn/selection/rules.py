@@ -198,7 +198,8 @@ def _check_posterior(source: Any, parts: Components | None) -> None:
     reason = getattr(source, NO_POSTERIOR, None)  # of an estimator
     if reason is not None and not isinstance(source, nn.Module):
         expected = f"'median' or 'threshold' for an estimator {reason}"
-        advice = "Its inclusions are no posterior probabilities: fit with temperature='auto' or 1, no target."
+        fit = "fit with temperature='auto' or 1, no target density and enough steps"
+        advice = f"Its inclusions are no posterior probabilities: {fit}."
         raise invalid("rule", "select", expected, "'fdr'", advice)
     if parts is not None:
         check_posteriors(parts)
