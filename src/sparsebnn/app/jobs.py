@@ -91,7 +91,7 @@ def _on_ray(
     import ray
 
     options = {"max_retries": _ATTEMPTS - 1, **(getattr(backend, "ray_remote_args", None) or {})}
-    task = ray.remote(**options)(_numbered)
+    task: Any = ray.remote(**options)(_numbered)
     waiting = iter(jobs)
     at_once = len(jobs) if workers < 0 else workers
     running = [task.remote(i, job) for i, job in itertools.islice(waiting, at_once)]
