@@ -38,10 +38,10 @@ from sparsebnn.estimators.ensemble import (
     choose,
     leaves_out,
 )
-from sparsebnn.estimators.linear import can_be_linear, linear_network
 from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
+from sparsebnn.inference.linear import can_be_linear, linear_network
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import InputSkip, density
 from sparsebnn.selection.rules import select

@@ -21,8 +21,8 @@ from sparsebnn.estimators.continuing import Continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
 from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, linear_layers
 from sparsebnn.estimators.fitted import Fitted
-from sparsebnn.estimators.linear import OUT
 from sparsebnn.estimators.plan import Plan, network, planned, share
+from sparsebnn.inference.linear import OUT
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.networks import NO_POSTERIOR
 from sparsebnn.training import Callback, Run, train

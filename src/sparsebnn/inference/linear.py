@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import NO_POSTERIOR, InputSkip
 from sparsebnn.posteriors.priors import inverse_softplus
 
@@ -44,7 +44,7 @@ def linear_network(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fit that has not converged is compared like any other
         coef, intercept, std, noise = _fitted(form, x, y, weight)
-    *before, last = linear_layers(network)
+    *before, last = (layer for layer in network.modules() if isinstance(layer, Linear))
     for layer in before:
         layer.weights.inclusion_logit.fill_(OUT)  # type: ignore[operator]
     weights: Any = last.weights

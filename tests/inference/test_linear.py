@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.ensemble import Ensemble, choose
-from sparsebnn.estimators.linear import can_be_linear, linear_network
 from sparsebnn.estimators.plan import network, planned
+from sparsebnn.inference.linear import can_be_linear, linear_network
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
 from sparsebnn.nn.passes import LocalPass
 from sparsebnn.random.noise import NoiseCounter
