@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.resnet --out resnet.json`` times, for each batch size, captured steps of the three
 networks with everything in them (batch, augmentation, optimizer), and ``pytorch``: the plain network in
-PyTorch alone, with its fused momentum, captured as one graph, on a batch that is there already. It adds the
+PyTorch alone, with its fused momentum, captured as one graph, on a batch in memory. It adds the
 time to the first step from cold kernels, eager steps at the first batch size, the ten costliest kernels of
 the LRT step, and how far its gradient is from that of full precision.
 """

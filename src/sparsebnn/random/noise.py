@@ -116,7 +116,7 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Ten
 def _chunks(index: Tensor, seeds: Tensor) -> tuple[Tensor, ...]:
     """Parts of an index whose hashes stay in the cache of a processor.
 
-    A compiler, whose recorder has a class of tensors of its own, gets the index whole.
+    On a GPU, and while a compiler records the operations, the index stays whole.
     """
     whole = seeds.is_cuda or type(seeds) is not Tensor
     return index.split(max(1, len(index) if whole else _CHUNK // max(1, seeds.numel())))
