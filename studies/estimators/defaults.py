@@ -197,7 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m studies defaults``"""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--validate", action="store_true", help="what the defaults were chosen by")
-    options.add_argument("--data", nargs="+", choices=BUNDLED, help="only these tables; their results go to separate files")
+    options.add_argument(
+        "--data", nargs="+", choices=BUNDLED, help="only these tables; their results go to separate files"
+    )
     given = arguments("defaults", "The estimators' defaults against scikit-learn's.", argv, [options])
     study = Study("defaults", given)
     if given.validate:
