@@ -27,6 +27,13 @@ def _(first: Tensor, second: Tensor, count: int, normal: bool) -> Tensor:
     return first.new_empty(len(first), count, dtype=torch.float32)
 
 
+def of_step(seeds: Tensor, stream: int, step: Tensor, count: int, normal: bool) -> Tensor:
+    """The same numbers, with the keys made in the kernel: twenty operations less in a captured step."""
+    from sparsebnn.kernels import triton_noise
+
+    return triton_noise.block(seeds, step, count, normal, stream)
+
+
 @functools.cache
 def works(device: torch.device) -> bool:
     """Whether Triton can make a kernel here; tried once."""

@@ -19,31 +19,41 @@ def _mix(x):
 
 
 @triton.jit
-def _kernel(out, first, second, half, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
+def _kernel(
+    out, first, second, stream, half, count, NORMAL: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr
+):
     blocks = tl.cdiv(half, BLOCK)
     replicate = (tl.program_id(0) // blocks).to(tl.int64)
     i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    bits = _mix(_mix(i.to(tl.int64) ^ tl.load(first + replicate)) ^ tl.load(second + replicate))
+    if KEYS:
+        one, two = tl.load(first + replicate), tl.load(second + replicate)
+    else:  # seeds, and the step
+        one = _mix(_mix(tl.load(first + replicate) * -7046029254386353131 + stream) + tl.load(second))
+        two = _mix(one ^ -4658895280553007687)
+    bits = _mix(_mix(i.to(tl.int64) ^ one) ^ two)
     if NORMAL:
         unit = (((bits >> 32) & 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
         angle = (bits & 0xFFFFFFFF).to(tl.float32) * 1.4629180792671596e-09
         radius = tl.sqrt(-2.0 * tl.log(unit))
-        one, two = radius * tl.cos(angle), radius * tl.sin(angle)
+        x, y = radius * tl.cos(angle), radius * tl.sin(angle)
     else:
         u = (((bits >> 41) & 0x7FFFFF).to(tl.float32) + 0.5) * 1.1920928955078125e-07
         w = (((bits >> 9) & 0x7FFFFF).to(tl.float32) + 0.5) * 1.1920928955078125e-07
         # 1 - u is exact here: u has 24 bits.
-        one, two = tl.log(u) - tl.log(1.0 - u), tl.log(w) - tl.log(1.0 - w)
+        x, y = tl.log(u) - tl.log(1.0 - u), tl.log(w) - tl.log(1.0 - w)
     out += replicate * count
-    tl.store(out + i, one, mask=i < half)
-    tl.store(out + half + i, two, mask=half + i < count)
+    tl.store(out + i, x, mask=i < half)
+    tl.store(out + half + i, y, mask=half + i < count)
 
 
-def block(first: Tensor, second: Tensor, count: int, normal: bool) -> Tensor:
-    """``(K, count)`` standard normal or logistic numbers for these keys."""
+def block(
+    first: Tensor, second: Tensor, count: int, normal: bool, stream: int | None = None
+) -> Tensor:  # fmt: skip
+    """``(K, count)`` standard normal or logistic numbers for these keys; or for seeds, step and ``stream``."""
     out = torch.empty(len(first), count, dtype=torch.float32, device=first.device)
     half = (count + 1) // 2
     size = min(1024, triton.next_power_of_2(half))
     grid = (triton.cdiv(half, size) * len(first),)
-    _kernel[grid](out, first, second, half, count, normal, size, num_warps=4)
+    keyed = stream is None
+    _kernel[grid](out, first, second, stream or 0, half, count, normal, keyed, size, num_warps=4)
     return out

@@ -139,6 +139,12 @@ def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> b
     return for_compiler() or ((eager or for_capture()) and kernels.works(seeds.device))
 
 
+def _by_kernel(seeds: Tensor, stream: int, step: Tensor | int, count: int, normal: bool) -> Tensor:
+    if for_capture() and isinstance(step, Tensor) and step.numel() == 1:
+        return kernels.of_step(seeds, stream, step, count, normal)
+    return kernel(kernels.block)(*keys(seeds, stream, step), count, normal)  # type: ignore[no-any-return]
+
+
 def normals(
     seeds: Tensor,
     stream: int,
@@ -159,7 +165,7 @@ def normals(
     True
     """
     if _has_kernel(seeds, count, dtype, eager):
-        return kernel(kernels.block)(*keys(seeds, stream, step), count, True)
+        return _by_kernel(seeds, stream, step, count, True)
     if fused and count:
         return training.normals(seeds, stream, step, count)
     cosines, sines = [], []
@@ -220,7 +226,7 @@ def logistics(
 ) -> Tensor:
     """``(K, count)`` standard logistic numbers: the logit of a uniform one."""
     if _has_kernel(seeds, count, dtype, eager):
-        return kernel(kernels.block)(*keys(seeds, stream, step), count, False)
+        return _by_kernel(seeds, stream, step, count, False)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     pair = torch.cat([(bits >> 41) & 0x7FFFFF, (bits >> 9) & 0x7FFFFF], dim=-1)[:, :count]

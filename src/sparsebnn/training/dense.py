@@ -100,7 +100,7 @@ class DenseGradients:
             if batch.x.dtype != torch.float32 or not all(map(Compiled.takes, parts)):
                 return False
         shape = *batch.x.shape[:2], self.layers[-1].layer.out_features
-        outputs = torch.linspace(-1.0, 1.0, math.prod(shape), dtype=batch.x.dtype).reshape(shape)
+        outputs = torch.linspace(-1.0, 1.0, math.prod(shape)).to(batch.x).reshape(shape)
         with torch.enable_grad():  # as in a step: without, some likelihoods take a shorter way
             try:
                 together = self._nll(self._of_likelihood(state), outputs, batch.y, batch.weight)

@@ -119,13 +119,19 @@ class Engine:
         self.requested = check_mode(mode, self.device, self._in_parts, fused is not None)
         steps = settings.epochs * batches.per_epoch
         self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._in_parts)
-        # A single replicate runs as an ordinary module, unless its step is fused.
-        eager = self._dense_gradients(False) if len(replicates) > 1 else None
-        self._dense = fused if self.mode == "fused" else eager
+        self._dense = fused if self.mode == "fused" else self._dense_eager()
 
     def _dense_gradients(self, fused: bool) -> DenseGradients | None:
         """Gradients without a graph, where that is possible: the fastest way on a CPU."""
         return DenseGradients.fitting(self.replicates.objective, self.state, self._batch(self.state), fused)
+
+    def _dense_eager(self) -> DenseGradients | None:
+        """Of a step that is not fused; a single replicate runs as an ordinary module, unless it is captured."""
+        if self.mode == "captured":
+            from sparsebnn.training.captured import CapturedDense
+
+            return CapturedDense.fitting(self.replicates.objective, self.state, self._batch(self.state), False)
+        return self._dense_gradients(False) if len(self.replicates) > 1 else None
 
     def _pieces(self) -> list[Part]:
         """The parts in which a batch is computed, with their noise; none: in one go."""
@@ -261,15 +267,32 @@ class Engine:
     def _plain_adam(self, state: State, rates: Tensor, root: Tensor) -> Callable[[dict[str, Tensor]], None]:
         """Adam in plain operations, for steps that are compiled or captured."""
         moments, alive = (state["first"], state["second"]), state["loop"]["alive"]
-        return lambda gradients: adam(
-            state["trained"], gradients, *moments, rates, self.group_of, root, alive
-        )
+
+        def step(gradients: dict[str, Tensor]) -> None:
+            moved = {name: state["trained"][name] for name in gradients}
+            adam(moved, gradients, *moments, rates, self.group_of, root, alive)
+
+        return step
 
     def _captured_step(self) -> None:
         """The step that is captured without the compiler: as the eager one, but it never asks the device."""
-        normal, logistic, *corrections = self._noise_and_rates(self.state)
-        adam_step = self._plain_adam(self.state, *corrections)
-        self._update(self.state, *self._gradients(normal, logistic), adam_step)
+        normal, logistic, rates, root = self._noise_and_rates(self.state)
+        adam_step = self._plain_adam(self.state, rates, root)
+        if not self._joined():
+            self._update(self.state, *self._gradients(normal, logistic), adam_step)
+            return
+        from sparsebnn.training.captured import Adam
+
+        given = self._batch(self.state), self["beta"], (normal, logistic)
+        parts, back = self._dense.forward(self.state, *given)  # type: ignore[union-attr]
+        how = Adam(rates, root, self["alive"], self.group_of)
+        self._update(self.state, {}, parts, lambda _: adam_step(back(how)))
+
+    def _joined(self) -> bool:
+        """Whether one pass makes the gradients of a captured step and takes Adam's step with them."""
+        settings = self.settings
+        plain = settings.optimizer != "sgd" and settings.clip_norm is None and not settings.weight_decay
+        return plain and hasattr(self._dense, "forward")
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
         """Outside the compiler a single replicate runs as an ordinary module."""
@@ -323,8 +346,7 @@ class Engine:
             with contextlib.suppress(InvalidInput):
                 fused = self._dense_gradients(True)
                 self.mode = check_mode(before, self.device, self._in_parts, fused is not None)
-                if self.mode == "fused":
-                    self._dense = fused
+                self._dense = fused if self.mode == "fused" else self._dense_eager()
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
