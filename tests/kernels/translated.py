@@ -93,9 +93,10 @@ def main() -> None:
         triton_noise.block(seeds, seeds, 1000, normal)
     for shape in ((128, 64, 32, 32), (128, 512, 4, 4)):
         images = torch.empty(shape, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        triton_local.squares(images)
         triton_local.joined(images, images, images)
-        triton_local.sampled(images, images, torch.empty(shape))
-        triton_local.to_variance(images, images, torch.empty(shape))
+        triton_local.sampled(images, images.float(), torch.empty(shape))
+        triton_local.to_variance(images, images.float(), torch.empty(shape))
     print(f"{len(translated)} translations of {len(set(translated))} kernels")
 
 

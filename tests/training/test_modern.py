@@ -8,6 +8,7 @@ from torch import nn
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
+from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.training import OneCycle, Settings, Warmup
 from sparsebnn.training.optimizers import Constant, Cosine
 from training.runs import (
@@ -167,7 +168,7 @@ class Seen(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @pytest.mark.parametrize("family", ["gaussian", "spike_slab", "concrete", "flow"])
-def test_bfloat16_reaches_products_alone(family):
+def test_bfloat16_reaches_means_alone(family):
     """Only products, their gradients and casts; the KL is that of full precision to the last bit."""
     network = make_network("conv", family, torch.float32)
     x, y = make_data("conv", rows=8)
@@ -194,6 +195,31 @@ def test_bfloat16_reaches_products_alone(family):
     assert torch.equal(rounded.kl, exact.kl)
     assert not torch.equal(rounded.nll, exact.nll)
     torch.testing.assert_close(rounded.nll, exact.nll, rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "skip", "conv"])
+@pytest.mark.parametrize("family", ["gaussian", "spike_slab", "by output", "flow"])
+def test_variances_are_those_of_full_precision(monkeypatch, family, kind):
+    """Given the inputs that each layer gets; those of the first are rounded."""
+    options = {"family_options": {"group_by": "output"}} if family == "by output" else {}
+    network = make_network(kind, "spike_slab" if options else family, torch.float32, **options)
+    asked, whole = [], BayesianLayer.output_moments
+
+    def watched(layer, x, moments, *biases):
+        found = whole(layer, x, moments, *biases)
+        asked.append((layer, x, moments, biases, found[1]))
+        return found
+
+    monkeypatch.setattr(BayesianLayer, "output_moments", watched)
+    x, _ = make_data(kind, rows=8)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        sparsebnn.forward_with_kl(network, x.bfloat16())
+    monkeypatch.undo()
+    assert len(asked) >= 2
+    for layer, given, moments, biases, variance in asked:
+        _, expected = layer.output_moments(given.float(), moments, *biases)
+        assert variance.dtype == torch.float32
+        torch.testing.assert_close(variance, expected, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("replicates", [1, 2])

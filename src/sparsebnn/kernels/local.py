@@ -1,10 +1,10 @@
-r"""Outputs sampled from their means and variances in bfloat16, for captured steps of a single replicate.
+r"""Outputs sampled from their means and variances, for captured bfloat16 steps of a single replicate.
 
 .. math:: h = m + \sqrt{v}\,\varepsilon, \qquad m = x * \mathbb E w, \quad v = x^2 * \operatorname{Var} w
 
-The two convolutions are cuDNN's, in bfloat16. A variance is a sum of positive terms, so no digits cancel:
-rounding its terms to 8 bits changes a standard deviation by less than half a percent. Around the
-convolutions there are four elementwise passes, one kernel each: squares, outputs, and the gradients of both.
+The convolutions are cuDNN's: that of means in bfloat16, that of variances in float32 (TF32 where the run
+allows it). Gradients are convolved in bfloat16, those through variances too. Around the convolutions there
+are four elementwise passes, one kernel each: squares, outputs, and the gradients of both.
 The noise has the order of contiguous images whatever the layout of the outputs: a layout changes no numbers.
 
 Shapes: images ``(B, C, H, W)``, stored with the channels last, noise ``(B, C, H, W)`` contiguous.
@@ -12,8 +12,8 @@ Shapes: images ``(B, C, H, W)``, stored with the channels last, noise ``(B, C, H
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,51 +25,86 @@ FLOOR = torch.finfo(torch.float32).tiny ** 0.75
 _LAST = torch.channels_last
 
 
+class Options(NamedTuple):
+    """How images are convolved."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+
 def applies(x: Tensor) -> bool:
     """Whether the kernels run for these images: a captured step of one replicate, in bfloat16."""
     return x.is_cuda and x.dim() == 4 and for_single() and torch.is_autocast_enabled("cuda")
 
 
-class _WithSquares(torch.autograd.Function):
-    """x and x², whose two gradients are joined in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Any:
-        ctx.save_for_backward(x)
-        return x.view_as(x), x * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_square: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return _made("joined", grad, grad_square, x)
-
-
 class _Sampled(torch.autograd.Function):
-    """Means plus noise of these variances."""
+    """Outputs of images; what the way back convolves is kept in bfloat16."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor, noise: Tensor) -> Any:
-        ctx.save_for_backward(var, noise)
-        return _made("sampled", mean, var, noise)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        bias_mean: Tensor | None,
+        bias_var: Tensor | None,
+        options: Options,
+        normal: Callable[[torch.Size, Tensor], Tensor],
+    ) -> Tensor:
+        rounded = x.to(torch.bfloat16, memory_format=_LAST)
+        means, variances = mean.bfloat16(), var.bfloat16()
+        bias = None if bias_mean is None else bias_mean.bfloat16()
+        with torch.autocast(x.device.type, enabled=False):
+            m = _convolved(rounded, means, bias, options)
+            v = _convolved(_made("squares", x.contiguous(memory_format=_LAST)), var, bias_var, options)
+        noise = normal(m.shape, m.new_empty(0, dtype=torch.float32))
+        ctx.save_for_backward(rounded, means, variances, v, noise)
+        ctx.options, ctx.bias = options, None if bias is None else list(bias.shape)
+        return _made("sampled", m, v, noise)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        var, noise = ctx.saved_tensors
+        x, means, variances, v, noise = ctx.saved_tensors
         grad = grad.contiguous(memory_format=_LAST)
-        return grad, _made("to_variance", grad, var, noise), None
+        by_x, by_mean, by_bias = _way_back(ctx, grad, x, means)
+        grad = _made("to_variance", grad, v, noise)
+        by_square, by_var, by_bias_var = _way_back(ctx, grad, x * x, variances)
+        joined = _made("joined", by_x, by_square, x) if ctx.needs_input_grad[0] else None
+        return joined, by_mean, by_var, by_bias, by_bias_var, None, None
 
 
-def _made(name: str, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-    """What one of the kernels gives, or without CUDA its twin."""
-    if not first.is_cuda:
-        return TWINS[name](first.float(), second.float(), third.float()).to(first.dtype)
-    from sparsebnn.kernels import triton_local
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, options: Options) -> Tensor:
+    found = torch.conv2d(x, weight, bias, *options)
+    return found.contiguous(memory_format=_LAST)
 
-    found: Tensor = getattr(triton_local, name)(first, second, third)
+
+def _way_back(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a convolution by images, weights and biases."""
+    *shape, groups = ctx.options
+    wanted = [ctx.needs_input_grad[0], True, ctx.bias is not None]
+    backward = torch.ops.aten.convolution_backward
+    found: tuple[Tensor, Tensor, Tensor] = backward(
+        grad, x, weight, ctx.bias, *shape, False, [0, 0], groups, wanted
+    )
     return found
 
 
-TWINS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+def _made(name: str, *given: Tensor) -> Tensor:
+    """What one of the kernels gives, or without CUDA its twin; squares are in float32."""
+    first = given[0]
+    if not first.is_cuda:
+        made = TWINS[name](*(one.float() for one in given))
+        return made if name == "squares" else made.to(first.dtype)
+    from sparsebnn.kernels import triton_local
+
+    found: Tensor = getattr(triton_local, name)(*given)
+    return found
+
+
+TWINS: dict[str, Callable[..., Tensor]] = {
+    "squares": lambda x: x * x,
     "joined": lambda grad, grad_square, x: grad + 2.0 * x * grad_square,
     "sampled": lambda mean, var, noise: mean + var.clamp_min(FLOOR).sqrt() * noise,
     "to_variance": lambda grad, var, noise: torch.where(
@@ -79,10 +114,12 @@ TWINS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def sampled(
-    x: Tensor, op: Callable[[Tensor, bool], Tensor], normal: Callable[[torch.Size, Tensor], Tensor]
+    x: Tensor,
+    moments: tuple[Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    options: Options,
+    normal: Callable[[torch.Size, Tensor], Tensor],
 ) -> Tensor:
-    """An output of images ``x``; ``op`` convolves x with the means, and x² (True) with the variances."""
-    rounded, squares = _WithSquares.apply(x.to(torch.bfloat16, memory_format=_LAST))
-    mean, var = op(rounded, False), op(squares, True)
-    noise = normal(mean.shape, mean.new_empty(0, dtype=torch.float32))
-    return _Sampled.apply(mean.contiguous(memory_format=_LAST), var.contiguous(memory_format=_LAST), noise)
+    """An output of images ``x`` for weights and biases with these means and variances."""
+    found: Tensor = _Sampled.apply(x, *moments, *biases, options, normal)
+    return found

@@ -13,6 +13,13 @@ _BLOCK = 2048
 
 
 @triton.jit
+def _squares_kernel(x, out, count, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i, mask=i < count, other=0.0).to(tl.float32)
+    tl.store(out + i, value * value, mask=i < count)
+
+
+@triton.jit
 def _joined_kernel(grad, grad_square, x, out, count, BLOCK: tl.constexpr):
     """The gradient through x, and 2x times the one through x²."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -56,6 +63,12 @@ def _to_variance_kernel(
     e = tl.load(noise + first, mask=there, other=0.0)
     moved = 0.5 * g * e / tl.sqrt(tl.maximum(v, FLOOR))
     tl.store(out + last, tl.where(v >= FLOOR, moved, 0.0), mask=there)
+
+
+def squares(x: Tensor) -> Tensor:
+    out = torch.empty_like(x, dtype=torch.float32)
+    _squares_kernel[(triton.cdiv(x.numel(), _BLOCK),)](x, out, x.numel(), _BLOCK, num_warps=8)
+    return out
 
 
 def joined(grad: Tensor, grad_square: Tensor, x: Tensor) -> Tensor:

@@ -170,14 +170,13 @@ class Conv2d(_Conv):
     def _sampled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None, noise: Noise
     ) -> Tensor:
-        if not local.applies(x) or moments.scale is not None or moments.gate is not None:
+        plain = moments.scale is None and moments.gate is None and self.padding != "same"
+        if not plain or not local.applies(x):
             return super()._sampled(x, moments, bias_mean, bias_var, noise)
-
-        def op(images: Tensor, squares: bool) -> Tensor:
-            weight, bias = (moments.var, bias_var) if squares else (moments.mean, bias_mean)
-            return self.op(images, weight, bias)
-
-        return local.sampled(x, op, noise.normal)
+        padded, _ = self._padded(x)
+        pads = self._pads()[::-2] if padded is x else [0, 0]
+        options = local.Options(self.stride, pads, self.dilation, self.groups)
+        return local.sampled(padded, moments[:2], (bias_mean, bias_var), options, noise.normal)
 
     def _convolve(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: str | tuple[int, ...]

@@ -6,6 +6,7 @@ The local reparametrization is ``op(x, mean)`` and ``op(x², variance)``, writte
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -137,14 +138,17 @@ class BayesianLayer(nn.Module):
             \operatorname{Var} h = \operatorname{op}(x^2, \operatorname{Var} w) + \operatorname{Var} b
         """
         if moments.gate is not None:
-            return self._gated(x, moments, bias_mean, bias_var)
+            exact = _exact(x)
+            with _without_autocast(x):  # these variances are made of means, too
+                return self._gated(exact, moments, bias_mean, bias_var)
         if moments.scale is None:
-            return self.op(x, moments.mean, bias_mean), self._op_of_squares(_square(x), moments.var, bias_var)
+            return self.op(x, moments.mean, bias_mean), self._op_exactly(_square(x), moments.var, bias_var)
         return self._scaled(x, moments, bias_mean, bias_var)
 
-    def _op_of_squares(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The op of variances; what autocast rounds in its sum of positive terms does not cancel."""
-        return self.op(x, weight, bias).to(weight.dtype)
+    def _op_exactly(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The op of variances, which autocast does not reach."""
+        with _without_autocast(x):
+            return self.op(x, weight, bias)
 
     def _scaled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None
@@ -152,19 +156,19 @@ class BayesianLayer(nn.Module):
         """Mean and variance where inputs or filters have a scale: it goes to x, or to the outputs."""
         assert moments.scale is not None
         scale, square = moments.scale, _square(x)
-        var = self._op_of_squares(square, moments.var, bias_var)
+        var = self._op_exactly(square, moments.var, bias_var)
         if self.z_axis == 1:
             scale = scale.reshape(len(scale), *[1] * (x.dim() - 2), -1)
             mean = self.op(x * scale, moments.mean, bias_mean)
             if moments.scaled_var is not None:
-                var = var + self._op_of_squares(square * scale**2, moments.scaled_var, None)
+                var = var + self._op_exactly(square * scale**2, moments.scaled_var, None)
             return mean, var
         filters = scale.reshape(*scale.shape, *[1] * (x.dim() - 2))
         mean = self.op(x, moments.mean, None) * filters
         if bias_mean is not None:
             mean = mean + bias_mean.reshape(-1, *[1] * (x.dim() - 2))
         if moments.scaled_var is not None:
-            var = var + self._op_of_squares(square, moments.scaled_var, None) * filters**2
+            var = var + self._op_exactly(square, moments.scaled_var, None) * filters**2
         return mean, var
 
     def _gated(
@@ -178,7 +182,6 @@ class BayesianLayer(nn.Module):
 
         gate = per_output(moments.gate)
         m, v = self.output_moments(x, moments._replace(gate=None), None, None)
-        m = m.to(v.dtype)
         mean, var = gate * m, gate * (v + (1.0 - gate) * m**2)
         if bias_mean is not None:
             mean = mean + per_output(bias_mean)
@@ -197,10 +200,7 @@ class BayesianLayer(nn.Module):
 
         .. math:: h = \mathbb E\,h + \sqrt{\operatorname{Var} h}\;\varepsilon .
         """
-        if torch.is_autocast_enabled(x.device.type):
-            with torch.autocast(x.device.type, enabled=False):
-                weights, biases = opened.weights_of(self, x.shape[0])
-        else:
+        with _without_autocast(x):
             weights, biases = opened.weights_of(self, x.shape[0])
         bias_mean, bias_var = (None, None) if biases is None else (biases.weight, None)
         if biases is not None and biases.moments is not None:
@@ -255,9 +255,20 @@ class BayesianLayer(nn.Module):
         self._drawn = self._probe()
 
 
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager[None]:
+    """A scope in which operations have the precision of their inputs."""
+    on = torch.is_autocast_enabled(x.device.type)
+    return torch.autocast(x.device.type, enabled=False) if on else contextlib.nullcontext()
+
+
+def _exact(x: Tensor) -> Tensor:
+    """x, in single precision where autocast has rounded it."""
+    rounded = x.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled(x.device.type)
+    return x.float() if rounded else x
+
+
 def _square(x: Tensor) -> Tensor:
-    """x², in full precision also where autocast has rounded x."""
-    return x.float() ** 2 if x.dtype == torch.bfloat16 and torch.is_autocast_enabled(x.device.type) else x**2
+    return _exact(x) ** 2
 
 
 class Joined:

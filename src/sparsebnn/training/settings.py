@@ -74,9 +74,8 @@ class Settings:
     two) applies to parameters outside Bayesian layers; those inside have a prior. ``clip_norm`` limits the
     norm of each replicate's gradient. ``accumulate`` computes a batch in this many parts, one by one,
     with the same result up to rounding and less memory. ``average``, such as 0.999, makes the results those
-    of an exponential moving average of the parameters. ``autocast="bfloat16"`` computes products (means and
-    variances of outputs) and ordinary layers in that precision; roots, logarithms and the KL stay in full
-    precision.
+    of an exponential moving average of the parameters. ``autocast="bfloat16"`` computes means of outputs, and
+    ordinary layers, in that precision; variances, logarithms and the KL stay in full precision.
     ``channels_last`` stores images that way (one replicate).
 
     >>> Settings(epochs=10, warmup=0.5, temperature=0.5).beta(epoch=0)
