@@ -14,8 +14,14 @@ from kernels.test_contraction import numbers
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import contraction, masked
 from sparsebnn.kernels import convolution as conv
-from sparsebnn.posteriors import Gaussian, SpikeSlab
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.nn.networks import mlp
+from sparsebnn.posteriors import EmpiricalPrior, Gaussian, SpikeSlab
 from sparsebnn.random import noise as counter
+from sparsebnn.training.batches import Batch
+from sparsebnn.training.captured import Adam, CapturedDense
+from sparsebnn.training.dense import DenseGradients
+from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.optimizers import BETAS, EPS, adam, corrected
 
 # batch, channels, size, filters, taps, stride, padding, dilation
@@ -172,9 +178,43 @@ def noise() -> None:
         for normal, plain in ((True, counter.normals), (False, counter.logistics)):
             expected = plain(counter.seed_tensor([3, 5, 9]), 7, 4, count)
             _same("noise", triton_noise.block(*keys, count, normal), expected)
+            made = triton_noise.block(counter.seed_tensor([3, 5, 9]), torch.tensor(4), count, normal, 7)
+            _same("noise of a step", made, expected)
+
+
+def dense() -> None:
+    """Steps of dense networks: loss and gradients, and Adam's step with them; one replicate has stopped."""
+    torch.set_float32_matmul_precision("highest")
+    learned = EmpiricalPrior(0.2, learn_inclusion=True)
+    for options in ({}, {"input_skip": True}, {"family": "gaussian"}, {"input_skip": True, "prior": learned}):
+        objective = Objective(mlp([20, 33, 18, 3], **options), Categorical(3), 500)
+        replicates = Replicates(objective, [1, 2], torch.device("cpu"))
+        x, y, weight = torch.randn(2, 70, 20), torch.randint(0, 3, (2, 70)), torch.rand(2, 70)
+        replicates.measure(x[0])
+        given = Batch(x, y, weight, torch.tensor(70.0)), torch.tensor([0.5, 1.0])
+        given = *given, replicates.noise(replicates.seed_tensor, 3)
+        state = replicates.tensors()
+        for kind in ("first", "second"):
+            state[kind] = {n: 0.01 * torch.rand_like(p) for n, p in state["trained"].items()}
+        ours, twin = CapturedDense.of(replicates.objective), DenseGradients.of(replicates.objective)
+        (found, parts), (expected, loss) = ours(state, *given), twin(state, *given)
+        for one, other in zip(parts, loss):
+            _same("loss", one, other)
+        for name, gradient in expected.items():
+            _same(name, found[name], gradient)
+        names = sorted(expected)
+        group_of, alive = {name: k % 2 for k, name in enumerate(names)}, torch.tensor([True, False])
+        rates, root = corrected(torch.tensor([[0.01, 0.02], [0.03, 0.04]]), torch.tensor(5))
+        kinds = "trained", "first", "second"
+        copies = [{n: t.clone() for n, t in state[kind].items()} for kind in kinds]
+        adam(copies[0], expected, *copies[1:], rates, group_of, root, alive)
+        ours.forward(state, *given)[1](Adam(rates, root, alive, group_of))
+        for kind, copy in zip(kinds, copies):
+            for name, values in copy.items():
+                _same(f"{kind}, {name}", state[kind][name], values)
 
 
 if __name__ == "__main__":
-    for check in (noise, weights, outputs, optimizer, flows, convolutions):
+    for check in (noise, weights, dense, outputs, optimizer, flows, convolutions):
         check()
         print(check.__name__, "as the twins", flush=True)

@@ -13,8 +13,14 @@ import torch
 
 from kernels.test_masked import layer_of, stacked_of
 from sparsebnn.kernels import convolution as conv
+from sparsebnn.likelihoods import Categorical
+from sparsebnn.nn.networks import mlp
+from sparsebnn.training.batches import Batch
+from sparsebnn.training.captured import Adam, CapturedDense
+from sparsebnn.training.objective import Objective, Replicates
 
 _SHARED = 232_448
+CPU = torch.device("cpu")
 _TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -72,6 +78,21 @@ def flows(k: int) -> None:
     triton_contraction.column_sums(torch.empty(k, 400, 784), torch.empty(k, 400), 16)
 
 
+def dense(k: int) -> None:
+    """Three dense layers of the paper's sizes."""
+    replicates = Replicates(Objective(mlp([784, 400, 600, 10]), Categorical(10), 60_000), range(k), CPU)
+    state, x = replicates.tensors(), torch.zeros(k, 100, 784)
+    replicates.measure(x[0])
+    for kind in ("first", "second"):
+        state[kind] = state["trained"]
+    batch = Batch(x, torch.zeros(k, 100, dtype=torch.int64), torch.ones(k, 100), torch.tensor(100.0))
+    noise = torch.zeros(k, replicates.size.normal), torch.empty(k, 0)
+    one = torch.ones(1, k)
+    back = CapturedDense.of(replicates.objective).forward(state, batch, one[0], noise)[1]
+    back(None)
+    back(Adam(one, one[0], one[0] > 0, dict.fromkeys(state["trained"], 0)))
+
+
 def main() -> None:
     from triton.runtime.jit import JITFunction
 
@@ -83,6 +104,7 @@ def main() -> None:
         for both in (False, True):
             convolutions(replicates, both)
         flows(replicates)
+        dense(replicates)
         w, one, prior = torch.empty(replicates, 400, 784), torch.empty(replicates), torch.empty(replicates, 3)
         for logit in (w, torch.empty(replicates, 0)):
             triton_spike_slab.forward(w, w, logit, prior)

@@ -68,11 +68,12 @@ def test_all_methods(made, tmp_path):
     for _ in range(2):
         command.main(options)
     rows = command.read_rows(tmp_path / "results" / "cifar" / "rows.jsonl")
-    assert [row["method"] for row in rows] == ["plain", "pruned", "dense", "lrt, free", "lrt"]
+    methods = ["plain", "pruned", "lrt from plain", "dense", "lrt, free", "lrt"]
+    assert [row["method"] for row in rows] == methods
     for row in rows:
         assert all(np.isfinite(row[name]) for name in ("nll", "ece", "nll_noise", "seconds_per_epoch"))
         assert f"{row['nll']:.3f}" in shown.read_text()
-    assert [row["density"] for row in rows if row["target"]] == pytest.approx([0.5, 0.5], abs=0.02)
+    assert [row["density"] for row in rows if row["target"]] == pytest.approx([0.5, 0.5, 0.5], abs=0.02)
 
 
 def test_validation_rows_are_training_rows_that_are_left_out():

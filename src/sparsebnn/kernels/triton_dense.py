@@ -21,12 +21,6 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _noisy(slope, std, noise, least):
-    """The gradient of the variance of an output; it has none below the least one."""
-    return tl.where(std > least, slope * noise / (2.0 * std), 0.0)
-
-
-@triton.jit
 def _moments_kernel(
     mean, raw_std, logit, first, second, sums, prior_mean, stride, count,
     DENSE: tl.constexpr, BLOCK: tl.constexpr,
@@ -39,6 +33,7 @@ def _moments_kernel(
     error, log_std = m - tl.load(prior_mean + k * stride), tl.log(tl.maximum(std, _TINY))
     square = std * std
     if DENSE:
+        tl.store(first + at, m, mask=there)
         tl.store(second + at, square, mask=there)
         kept, squares, rest = there.to(tl.float32), square + error * error, -log_std
     else:
@@ -99,85 +94,44 @@ def _prior_kernel(
     tl.store(kl + k, nats.to(tl.float32))
 
 
-@triton.jit(do_not_specialize=["units", "rows", "noise_at", "noise_size"])
-def _forward_kernel(
-    z, mean, var, bias_mean, bias_raw, noise, outputs, squares, stds, rows, total, units, noise_at, noise_size,
-    least, LAST: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+@triton.jit(do_not_specialize=["units", "count", "noise_at", "noise_size"])
+def _outputs_kernel(
+    mean, var, bias_mean, bias_raw, noise, squares, units, count, noise_at, noise_size, least,
+    LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    k = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(1) * BM + tl.arange(0, BM)
-    unit = tl.program_id(0) * BN + tl.arange(0, BN)
-    z += k * rows * total
-    mean += k * units * total
-    var += k * units * total
-    m, v = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
-    for start in range(0, total, BK):
-        col = start + tl.arange(0, BK)
-        there = (row[:, None] < rows) & (col[None, :] < total)
-        inputs = tl.load(z + row[:, None] * total + col[None, :], mask=there, other=0.0)
-        at = unit[None, :] * total + col[:, None]
-        held = (unit[None, :] < units) & (col[:, None] < total)
-        m += tl.dot(inputs, tl.load(mean + at, mask=held, other=0.0), input_precision=PRECISION)
-        v += tl.dot(inputs * inputs, tl.load(var + at, mask=held, other=0.0), input_precision=PRECISION)
-    own = unit < units
-    bias_std = _softplus(tl.load(bias_raw + k * units + unit, mask=own, other=0.0))
-    m += tl.load(bias_mean + k * units + unit, mask=own, other=0.0)[None, :]
-    std = tl.sqrt(tl.maximum(v + (bias_std * bias_std)[None, :], least))
-    there = (row[:, None] < rows) & own[None, :]
-    at = row[:, None] * units + unit[None, :]
-    h = m + std * tl.load(noise + k * noise_size + noise_at + at, mask=there, other=0.0)
-    at += k * rows * units
-    tl.store(stds + at, std, mask=there)
-    if LAST:
-        tl.store(outputs + at, h, mask=there)
-    else:
+    """In place: outputs, rectified but for the last layer, and standard deviations."""
+    k = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there, at, unit = i < count, k * count + i, k * units + i % units
+    bias_std = _softplus(tl.load(bias_raw + unit, mask=there, other=0.0))
+    v = tl.load(var + at, mask=there, other=0.0) + bias_std * bias_std
+    m = tl.load(mean + at, mask=there, other=0.0) + tl.load(bias_mean + unit, mask=there, other=0.0)
+    std = tl.sqrt(tl.maximum(v, least))
+    h = m + std * tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
+    tl.store(var + at, std, mask=there)
+    if not LAST:
         h = tl.maximum(h, 0.0)
-        tl.store(outputs + at, h, mask=there)
         tl.store(squares + at, h * h, mask=there)
+    tl.store(mean + at, h, mask=there)
 
 
-@triton.jit
-def _noisy_kernel(slope, std, noise, noisy, count, noise_at, noise_size, least, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["width", "total", "count", "noise_at", "noise_size"])
+def _slopes_kernel(
+    slope, by_var, z, std, noise, noisy, width, total, count, noise_at, noise_size, least,
+    LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient by the outputs, in the place of that by the inputs above, and by their variances."""
     k = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there, at = i < count, k * count + i
+    s = tl.load(slope + at, mask=there, other=0.0)
+    if not LAST:
+        h = tl.load(z + k * (count // width) * total + i // width * total + i % width, mask=there, other=0.0)
+        s = tl.where(h > 0.0, s + 2.0 * h * tl.load(by_var + at, mask=there, other=0.0), 0.0)
+        tl.store(slope + at, s, mask=there)
+    sd = tl.load(std + at, mask=there, other=1.0)
     drawn = tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
-    s, sd = tl.load(slope + at, mask=there, other=0.0), tl.load(std + at, mask=there, other=1.0)
-    tl.store(noisy + at, _noisy(s, sd, drawn, least), mask=there)
-
-
-@triton.jit(do_not_specialize=["units", "rows", "noise_at", "noise_size"])
-def _slope_kernel(
-    slope, noisy, mean, var, z, std, noise, below, below_noisy, rows, width, total, units, noise_at, noise_size,
-    least, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """The gradients by the outputs of the layer below, which are the first ``width`` inputs, and their variances."""
-    k = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(1) * BM + tl.arange(0, BM)
-    col = tl.program_id(0) * BN + tl.arange(0, BN)
-    slope += k * rows * units
-    noisy += k * rows * units
-    mean += k * units * total
-    var += k * units * total
-    by_mean, by_var = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
-    for start in range(0, units, BK):
-        unit = start + tl.arange(0, BK)
-        there = (row[:, None] < rows) & (unit[None, :] < units)
-        at = row[:, None] * units + unit[None, :]
-        s = tl.load(slope + at, mask=there, other=0.0)
-        n = tl.load(noisy + at, mask=there, other=0.0)
-        held = (unit[:, None] < units) & (col[None, :] < width)
-        weight = unit[:, None] * total + col[None, :]
-        by_mean += tl.dot(s, tl.load(mean + weight, mask=held, other=0.0), input_precision=PRECISION)
-        by_var += tl.dot(n, tl.load(var + weight, mask=held, other=0.0), input_precision=PRECISION)
-    there = (row[:, None] < rows) & (col[None, :] < width)
-    h = tl.load(z + (k * rows + row[:, None]) * total + col[None, :], mask=there, other=0.0)
-    s = tl.where(h > 0.0, by_mean + 2.0 * h * by_var, 0.0)
-    own = row[:, None] * width + col[None, :]
-    at = k * rows * width + own
-    drawn = tl.load(noise + k * noise_size + noise_at + own, mask=there, other=0.0)
-    tl.store(below + at, s, mask=there)
-    tl.store(below_noisy + at, _noisy(s, tl.load(std + at, mask=there, other=1.0), drawn, least), mask=there)
+    tl.store(noisy + at, tl.where(sd > least, s * drawn / (2.0 * sd), 0.0), mask=there)
 
 
 @triton.jit
@@ -221,6 +175,53 @@ def _changes(gm, gv, nat, mean, raw, logit, prior, DENSE: tl.constexpr):
     return to_mean, to_raw, to_logit
 
 
+@triton.jit(do_not_specialize=["rows", "replicates", "units"])
+def _biases_kernel(
+    slope, noisy, mean, raw_std, prior, prior_size, share, mean_first, mean_second, raw_first, raw_second,
+    rates, root, alive, replicates, rows, units,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, OF_MEAN: tl.constexpr, OF_RAW: tl.constexpr,
+    UPDATE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    k = tl.program_id(1).to(tl.int64)
+    unit = tl.program_id(0) * BN + tl.arange(0, BN)
+    gm, gv = tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32)
+    for start in range(0, rows, BM):
+        row = start + tl.arange(0, BM)
+        there = (row[:, None] < rows) & (unit[None, :] < units)
+        at = (k * rows + row[:, None]) * units + unit[None, :]
+        gm += tl.sum(tl.load(slope + at, mask=there, other=0.0), 0)
+        gv += tl.sum(tl.load(noisy + at, mask=there, other=0.0), 0)
+    there, at = unit < (tl.where(tl.load(alive + k), units, 0) if UPDATE else units), k * units + unit
+    m = tl.load(mean + at, mask=there, other=0.0)
+    raw = tl.load(raw_std + at, mask=there, other=0.0)
+    to_mean, to_raw, _ = _changes(gm, gv, tl.load(share + k), m, raw, m, prior + prior_size * k, True)
+    scale = tl.load(root) if UPDATE else 1.0
+    rate = tl.load(rates + OF_MEAN * replicates + k) if UPDATE else 0.0
+    _move(mean, mean_first, mean_second, at, there, to_mean, m, rate, scale, BETA1, BETA2, EPS, UPDATE)
+    rate = tl.load(rates + OF_RAW * replicates + k) if UPDATE else 0.0
+    _move(raw_std, raw_first, raw_second, at, there, to_raw, raw, rate, scale, BETA1, BETA2, EPS, UPDATE)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _classes_kernel(outputs, y, weight, slope, nll, rows, classes, BM: tl.constexpr, BN: tl.constexpr):
+    """The gradient of the weighted cross-entropy, and its sum over the rows of a program."""
+    k = tl.program_id(1).to(tl.int64)
+    row = k * rows + tl.program_id(0) * BM + tl.arange(0, BM)
+    each, col = row < (k + 1) * rows, tl.arange(0, BN)
+    there = each[:, None] & (col[None, :] < classes)
+    at = row[:, None] * classes + col[None, :]
+    h = tl.load(outputs + at, mask=there, other=-float("inf"))
+    h = tl.where(each[:, None], h, 0.0)
+    h -= tl.max(h, 1)[:, None]
+    e = tl.exp(h)
+    total = tl.sum(e, 1)
+    w = tl.load(weight + row, mask=each, other=0.0)
+    own = col[None, :] == tl.load(y + row, mask=each, other=0)[:, None]
+    tl.store(slope + at, w[:, None] * (e / total[:, None] - own.to(tl.float32)), mask=there)
+    nats = w * (tl.log(total) - tl.sum(tl.where(own, h, 0.0), 1))
+    tl.store(nll + k * tl.num_programs(0) + tl.program_id(0), tl.sum(nats, 0))
+
+
 @triton.jit(do_not_specialize=["replicates"])
 def _parameters_kernel(
     by_mean, by_var, mean, raw_std, logit, prior, prior_size, share,
@@ -239,7 +240,8 @@ def _parameters_kernel(
     own = m if DENSE else tl.load(logit + at, mask=there, other=0.0)
     gm = tl.load(by_mean + at, mask=there, other=0.0)
     gv = tl.load(by_var + at, mask=there, other=0.0)
-    to_mean, to_raw, to_logit = _changes(gm, gv, tl.load(share + k), m, raw, own, prior + prior_size * k, DENSE)
+    nat, prior = tl.load(share + k), prior + prior_size * k
+    to_mean, to_raw, to_logit = _changes(gm, gv, nat, m, raw, own, prior, DENSE)
     scale = tl.load(root) if UPDATE else 1.0
     rate = tl.load(rates + OF_MEAN * replicates + k) if UPDATE else 0.0
     _move(mean, mean_first, mean_second, at, there, to_mean, m, rate, scale, BETA1, BETA2, EPS, UPDATE)
@@ -247,11 +249,8 @@ def _parameters_kernel(
     _move(raw_std, raw_first, raw_second, at, there, to_raw, raw, rate, scale, BETA1, BETA2, EPS, UPDATE)
     if not DENSE:
         rate = tl.load(rates + OF_LOGIT * replicates + k) if UPDATE else 0.0
-        _move(logit, logit_first, logit_second, at, there, to_logit, own, rate, scale, BETA1, BETA2, EPS, UPDATE)
-
-
-def _precision() -> str:
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        _move(logit, logit_first, logit_second, at, there, to_logit, own, rate, scale,
+              BETA1, BETA2, EPS, UPDATE)  # fmt: skip
 
 
 def _stride(value: Tensor) -> int:
@@ -265,8 +264,7 @@ def moments(
     """Mean and variance of the weights, and sums for the KL and for what the prior learns."""
     k, count = len(mean), mean[0].numel()
     parts = triton.cdiv(count, _BLOCK)
-    first = mean if logit is None else torch.empty_like(mean)
-    second, sums = torch.empty_like(mean), mean.new_empty(k, parts, 3)
+    first, second, sums = torch.empty_like(mean), torch.empty_like(mean), mean.new_empty(k, parts, 3)
     _moments_kernel[(parts, k)](
         mean, raw_std, mean if logit is None else logit, first, second, sums, prior_mean, _stride(prior_mean),
         count, logit is None, _BLOCK, num_warps=4,
@@ -278,7 +276,7 @@ def prior(
     sums: Tensor, count: int, of_weights: Sequence[Tensor], bias: Sequence[Tensor],
     of_biases: Sequence[Tensor], strengths: tuple[float | None, float | None, float], dense: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``(K, 6)``: mean, std and logit of the prior of the weights, mean and std of that of the biases, and room; the KL.
+    """``(K, 6)``: mean, std and logit of the prior of the weights, mean and std of the biases', room; the KL.
 
     Priors are given as mean, std and, of the weights, inclusion probability.
     """
@@ -286,58 +284,56 @@ def prior(
     made, kl = sums.new_empty(k, 6), sums.new_empty(k)
     known = [-1.0 if strength is None else strength for strength in strengths]
     _prior_kernel[(k,)](
-        sums, sums.shape[1], count, *of_weights, *map(_stride, of_weights), *bias, bias[0].shape[1], *of_biases,
-        *map(_stride, of_biases), made, kl, *known, dense, 256, num_warps=4,
+        sums, sums.shape[1], count, *of_weights, *map(_stride, of_weights), *bias, bias[0].shape[1],
+        *of_biases, *map(_stride, of_biases), made, kl, *known, dense, 256, num_warps=4,
     )  # fmt: skip
     return made, kl
 
 
-def forward(
-    z: Tensor, mean: Tensor, var: Tensor, bias: Sequence[Tensor], noise: Tensor, noise_at: int, least: float,
-    last: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Outputs of a layer, rectified but for the last one, their squares, and their standard deviations."""
-    (k, rows, total), units = z.shape, mean.shape[1]
-    outputs, squares, std = (z.new_empty(k, rows, units) for _ in range(3))
-    m, n, warps = _tiles(k * rows, units)
-    _forward_kernel[(triton.cdiv(units, n), triton.cdiv(rows, m), k)](
-        z, mean, var, *bias, noise, outputs, squares, std, rows, total, units, noise_at, noise.shape[1], least,
-        last, _precision(), m, n, 32, num_warps=warps, num_stages=3,
+def outputs(
+    mean: Tensor, var: Tensor, bias: Sequence[Tensor], noise: Tensor, noise_at: int, least: float, last: bool
+) -> Tensor | None:
+    """Outputs in the place of ``mean``, rectified but for the last layer, and their std in that of ``var``.
+
+    The result is the squares of rectified outputs.
+    """
+    k, units, count = len(mean), mean.shape[2], mean[0].numel()
+    squares = None if last else torch.empty_like(mean)
+    _outputs_kernel[(triton.cdiv(count, _BLOCK), k)](
+        mean, var, *bias, noise, mean if last else squares, units, count, noise_at, noise.shape[1], least,
+        last, _BLOCK, num_warps=4,
     )  # fmt: skip
-    return outputs, squares, std
+    return squares
 
 
-def noisy(slope: Tensor, std: Tensor, noise: Tensor, noise_at: int, least: float) -> Tensor:
-    """The gradient by the variances of outputs."""
-    k, count = len(slope), slope[0].numel()
-    made = torch.empty_like(slope)
-    _noisy_kernel[(triton.cdiv(count, _BLOCK), k)](
-        slope, std, noise, made, count, noise_at, noise.shape[1], least, _BLOCK, num_warps=4
-    )
-    return made
+def slopes(
+    slope: Tensor, by_var: Tensor | None, z: Tensor | None, std: Tensor, noise: Tensor, noise_at: int,
+    least: float,
+) -> Tensor:  # fmt: skip
+    """The gradient by the outputs, in the place of ``slope``; the result is that by their variances.
 
-
-def slope_below(
-    slope: Tensor, noisy: Tensor, mean: Tensor, var: Tensor, z: Tensor, std: Tensor, noise: Tensor,
-    noise_at: int, least: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradients by the outputs of the layer below and by their variances; the last four are its own."""
-    (k, rows, units), width = slope.shape, std.shape[2]
-    below, below_noisy = torch.empty_like(std), torch.empty_like(std)
-    m, n, warps = _tiles(k * rows, width)
-    _slope_kernel[(triton.cdiv(width, n), triton.cdiv(rows, m), k)](
-        slope, noisy, mean, var, z, std, noise, below, below_noisy, rows, width, z.shape[2], units, noise_at,
-        noise.shape[1], least, _precision(), m, n, 32, num_warps=warps, num_stages=3,
+    Below the last layer ``slope`` and ``by_var`` are gradients by the inputs ``z`` of the layer above, which
+    may have more columns, and by their squares.
+    """
+    k, width, count = len(slope), slope.shape[2], slope[0].numel()
+    noisy = torch.empty_like(slope)
+    _slopes_kernel[(triton.cdiv(count, _BLOCK), k)](
+        slope, slope if by_var is None else by_var, slope if z is None else z, std, noise, noisy, width,
+        width if z is None else z.shape[2], count, noise_at, noise.shape[1], least, z is None, _BLOCK,
+        num_warps=4,
     )  # fmt: skip
-    return below, below_noisy
+    return noisy
+
+
+_Adam = tuple[Tensor, Tensor, Tensor, Sequence[int]]
 
 
 def parameters(
     by_mean: Tensor, by_var: Tensor, held: Sequence[Tensor], known: Tensor, share: Tensor,
-    first: Sequence[Tensor], second: Sequence[Tensor],
-    adam: tuple[Tensor, Tensor, Tensor, Sequence[int]] | None, constants: tuple[float, float, float],
+    first: Sequence[Tensor], second: Sequence[Tensor], adam: _Adam | None,
+    constants: tuple[float, float, float],
 ) -> None:  # fmt: skip
-    """One step of Adam for mean, raw std and logit (if there is one); without ``adam`` gradients into ``first``.
+    """Adam's step for mean, raw std and logit (if there is one); without ``adam`` gradients into ``first``.
 
     ``known`` is the prior's mean, std and logit, ``adam`` rates, root, alive, and the rows of the rates.
     """
@@ -351,7 +347,27 @@ def parameters(
     )  # fmt: skip
 
 
-def _tiles(rows: int, units: int) -> tuple[int, int, int]:
-    """Rows and units of a tile, and its warps: small tiles while they are few, so that the device is full."""
-    few = triton.cdiv(rows, 64) * triton.cdiv(units, 32) < 4096
-    return (64, 32, 4) if few else (128, 64, 8)
+def biases(
+    slope: Tensor, noisy: Tensor, held: Sequence[Tensor], known: Tensor, share: Tensor,
+    first: Sequence[Tensor], second: Sequence[Tensor], adam: _Adam | None,
+    constants: tuple[float, float, float],
+) -> None:  # fmt: skip
+    """The same for mean and raw std of the biases, from the gradients by the outputs and their variances."""
+    k, rows, units = slope.shape
+    moved = [t for pair in zip(first, second) for t in pair]
+    rates, root, alive, groups = (held[0],) * 3 + ([0, 0],) if adam is None else adam
+    _biases_kernel[(triton.cdiv(units, 16), k)](
+        slope, noisy, *held, known, known.stride(0), share, *moved, rates, root, alive, k, rows, units,
+        *constants, *groups, adam is not None, 128, 16, num_warps=4,
+    )  # fmt: skip
+
+
+def classes(outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient and sum, for each replicate, of the weighted cross-entropy."""
+    k, rows, n = outputs.shape
+    size = max(1, min(128, 4096 // triton.next_power_of_2(n)))
+    slope, nll = torch.empty_like(outputs), outputs.new_empty(k, triton.cdiv(rows, size))
+    _classes_kernel[(nll.shape[1], k)](
+        outputs, y, weight, slope, nll, rows, n, size, triton.next_power_of_2(n), num_warps=4
+    )
+    return slope, nll.sum(1)

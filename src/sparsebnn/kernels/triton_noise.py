@@ -46,10 +46,8 @@ def _kernel(
     tl.store(out + half + i, y, mask=half + i < count)
 
 
-def block(
-    first: Tensor, second: Tensor, count: int, normal: bool, stream: int | None = None
-) -> Tensor:  # fmt: skip
-    """``(K, count)`` standard normal or logistic numbers for these keys; or for seeds, step and ``stream``."""
+def block(first: Tensor, second: Tensor, count: int, normal: bool, stream: int | None = None) -> Tensor:
+    """``(K, count)`` standard normal or logistic numbers for two keys, or for seeds, step and ``stream``."""
     out = torch.empty(len(first), count, dtype=torch.float32, device=first.device)
     half = (count + 1) // 2
     size = min(1024, triton.next_power_of_2(half))

@@ -142,7 +142,7 @@ def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> b
 def _by_kernel(seeds: Tensor, stream: int, step: Tensor | int, count: int, normal: bool) -> Tensor:
     if for_capture() and isinstance(step, Tensor) and step.numel() == 1:
         return kernels.of_step(seeds, stream, step, count, normal)
-    return kernel(kernels.block)(*keys(seeds, stream, step), count, normal)  # type: ignore[no-any-return]
+    return kernel(kernels.block)(*keys(seeds, stream, step), count, normal)
 
 
 def normals(

@@ -301,8 +301,8 @@ def stacked_buffers(
 # step. Both are estimated from the network rather than measured, so that the same run chooses the same mode.
 
 
-def check_mode(mode: str, device: torch.device, sharded: bool = False, fused: bool = False) -> str:
-    """A mode that the device has; ``fused`` says whether that one is possible."""
+def check_mode(mode: str, device: torch.device, sharded: bool = False, written_out: bool = False) -> str:
+    """A mode that the device has; ``written_out``: gradients are, which a fused step needs."""
     check_choice(mode, MODES, "mode", "train")
     if sharded and mode not in ("auto", "eager", "fused"):
         advice = "Leave out mode, or train with parallel='replicates'."
@@ -311,7 +311,7 @@ def check_mode(mode: str, device: torch.device, sharded: bool = False, fused: bo
     if mode == "captured" and device.type != "cuda":
         advice = "A CUDA graph needs a GPU: use mode='auto', which captures where that is possible."
         raise invalid("mode", "train", "'auto', 'eager', 'fused' or 'compiled' on a CPU", repr(mode), advice)
-    if mode == "fused" and not fused:
+    if mode == "fused" and (device.type == "cuda" or not written_out):
         expected = "'fused' only for dense networks with ReLU in single precision, on a CPU with a C compiler"
         raise invalid("mode", "train", expected, repr(mode), "Use mode='auto'.")
     return mode
@@ -336,17 +336,20 @@ def chosen_mode(
     replicates: Replicates,
     device: torch.device,
     steps: int,
-    fused: bool = False,
+    written_out: bool = False,
     sharded: bool = False,
 ) -> str:
     """The mode itself, or for ``"auto"`` the one with the least time from start to result, as estimated.
 
-    Steps that compute a batch in parts (``sharded``) are neither compiled nor captured.
+    Gradients that are ``written_out`` need no compiler: a step is fused or captured. Steps that compute a
+    batch in parts (``sharded``) are neither compiled nor captured.
     """
     if mode != "auto":
         return mode
-    if fused or sharded:
-        return "fused" if fused else "eager"
+    if written_out:
+        return "captured" if device.type == "cuda" else "fused"
+    if sharded:
+        return "eager"
     if device.type == "cuda":
         return "compiled" if steps > break_even(replicates) else "captured"
     weights = sum(p.numel() for p in replicates.trained.values())

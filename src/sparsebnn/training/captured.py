@@ -1,29 +1,35 @@
 """Captured steps of dense networks: the gradients of :mod:`sparsebnn.training.dense` by kernels on CUDA.
 
-Per layer one kernel makes the moments of the weights, one the outputs, one the gradient of the layer below;
-the last one goes from the gradients of the moments to those of the parameters and takes Adam's step with
-them. What is limited by memory (moments, parameters) runs in a stream beside what is limited by latency.
+Between products of matrices, one kernel makes the moments of a layer's weights, one its outputs, one their
+gradients; the last one goes from gradients of moments to those of parameters and takes Adam's step.
+What is limited by memory (moments, parameters) runs in a stream beside what is limited by latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sparsebnn.kernels.training import Weights
+from sparsebnn.likelihoods import Categorical
 from sparsebnn.training.batches import Batch
 from sparsebnn.training.dense import DenseGradients, State
-from sparsebnn.training.objective import Objective, Parts
-from sparsebnn.training.optimizers import BETAS, EPS
+from sparsebnn.training.objective import Parts
+from sparsebnn.training.optimizers import BETAS, EPS, average, corrected, count_step, stop
 
-__all__ = ["Adam", "CapturedDense"]
+if TYPE_CHECKING:
+    from sparsebnn.training.engine import Engine
+
+_CLASSES = 1024  # as many fit into a tile of the kernel
+
+__all__ = ["CapturedDense", "joined_step"]
 
 
 class Adam(NamedTuple):
-    """What Adam's step needs beside its moments; rates ``(groups, K)`` and root are those of ``corrected``."""
+    """What Adam needs beside its moments; rates ``(groups, K)`` and root are those of ``corrected``."""
 
     rates: Tensor
     root: Tensor
@@ -43,7 +49,7 @@ class _Way(NamedTuple):
     noise_at: int
 
 
-class _Beside:
+class Beside:
     """A stream beside the current one, which must be joined before what it uses is let go."""
 
     def __init__(self, cuda: bool) -> None:
@@ -66,20 +72,10 @@ class _Beside:
 class CapturedDense(DenseGradients):
     """Gradients and parts of the loss, as its parent's; and the step of Adam in the same pass."""
 
-    @classmethod
-    def fitting(
-        cls, objective: Objective, state: State, batch: Batch, fused: bool = False
-    ) -> DenseGradients | None:
-        """If network, likelihood, device and precision allow it."""
-        x, y = batch.x, batch.y
-        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.dim() != 3 or not x.is_cuda:
-            return None
-        found = None if objective.autocast or x.dtype != torch.float32 else cls.of(objective)
-        return found if found is not None and found.fits(state, batch) else None
-
     def fits(self, state: State, batch: Batch) -> bool:
         parts = [part for layer in self.layers for part in layer.parts(state)]
-        return all(_takes(part) for part in parts) and super().fits(state, batch)
+        taken = batch.x.dtype == torch.float32 and all(_takes(part) for part in parts)
+        return taken and super().fits(state, batch)
 
     def __call__(
         self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
@@ -92,31 +88,38 @@ class CapturedDense(DenseGradients):
     def forward(
         self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[Parts, Callable[[Adam | None], dict[str, Tensor]]]:
-        """The loss, and the way back: it takes Adam's step and returns the other gradients, or all of them."""
+        """The loss, and the way back, which takes Adam's step and returns the other gradients, or all."""
         from sparsebnn.kernels import triton_dense as kernels
 
         x, normal = batch.x.contiguous(), noise[0].contiguous()
         least = torch.finfo(x.dtype).tiny ** 0.75
+        parts = [layer.parts(state) for layer in self.layers]
+        beside, second = Beside(x.is_cuda), Beside(x.is_cuda)
+        made = [beside.run(_moments, weights) for weights, _ in parts]
+        priors = [beside.run(_prior, sums, *of)[0] for ((_, _, sums), _), of in zip(made, parts)]
         ways: list[_Way] = []
-        beside = _Beside(x.is_cuda)
-        made = [beside.run(_moments, *layer.parts(state)) for layer in self.layers]
         z, square, at = x, x * x, 0
-        inputs = z, square
-        for n, layer in enumerate(self.layers):
-            biases, last = layer.parts(state)[1], n == len(self.layers) - 1
-            (mean, var, prior, _), ready = made[n]
+        for n, (_, biases) in enumerate(parts):
+            (mean, var, _), ready = made[n]
             beside.join(ready)
-            bias = biases.mean, biases.raw_std
-            outputs, squares, std = kernels.forward(z, mean, var, bias, normal, at, least, last)
-            ways.append(_Way(mean, var, prior, z, square, std, at))
+            std, _ = second.run(torch.bmm, square, var.mT)
+            outputs = torch.bmm(z, mean.mT)
+            second.join()
+            bias, last = (biases.mean, biases.raw_std), n == len(parts) - 1
+            squares = kernels.outputs(outputs, std, bias, normal, at, least, last)
+            ways.append(_Way(mean, var, priors[n][0], z, square, std, at))
             at += outputs[0].numel()
-            z, square = outputs, squares
+            z, square = outputs, outputs if squares is None else squares
             if self.skip and not last:
-                z, square = (torch.cat(pair, -1) for pair in zip((z, square), inputs))
+                z, square = torch.cat([z, x], -1), torch.cat([square, ways[0].square], -1)
         beside.join()
-        slope, nll, others = self._likelihood(state, batch, z)
+        if type(self.objective.likelihood) is Categorical and z.shape[2] <= _CLASSES:
+            slope, nll = kernels.classes(z, batch.y.contiguous(), batch.weight.contiguous())
+            others: dict[str, Tensor] = {}
+        else:
+            slope, nll, others = self._likelihood(state, batch, z)
         share = (batch.rows / self.objective.n_data * beta).contiguous()
-        by_layer = torch.stack([kl for (_, _, _, kl), _ in made], dim=1)
+        by_layer = torch.stack([kl for _, kl in priors], dim=1)
         kl = by_layer.sum(1)
 
         def back(adam: Adam | None) -> dict[str, Tensor]:
@@ -138,15 +141,19 @@ class CapturedDense(DenseGradients):
         from sparsebnn.kernels import triton_dense as kernels
 
         found: dict[str, Tensor] = {}
-        beside, kept = _Beside(slope.is_cuda), []
-        noisy = kernels.noisy(slope, ways[-1].std, normal, ways[-1].noise_at, least)
+        beside, second = Beside(slope.is_cuda), Beside(slope.is_cuda)
+        kept: list[Any] = []
+        by_var = above = None
         for n in reversed(range(len(ways))):
-            way, now = ways[n], (slope, noisy)
-            kept.append(now)
+            way = ways[n]
+            noisy = kernels.slopes(slope, by_var, above, way.std, normal, way.noise_at, least)
+            beside.run(self._move, n, state, way, (slope, noisy), share, adam, found)
+            kept += [slope, noisy, by_var]
             if n > 0:
-                drawn = ways[n - 1].std, normal, ways[n - 1].noise_at
-                slope, noisy = kernels.slope_below(*now, way.mean, way.var, way.z, *drawn, least)
-            beside.run(self._move, n, state, way, now, share, adam, found)
+                width, above = ways[n - 1].std.shape[2], way.z
+                by_var, _ = second.run(torch.bmm, noisy, way.var[..., :width])
+                slope = torch.bmm(slope, way.mean[..., :width])
+                second.join()
         beside.join()
         return found
 
@@ -165,9 +172,11 @@ class CapturedDense(DenseGradients):
 
         layer, (slope, noisy) = self.layers[n], slopes
         of_weights = torch.bmm(slope.mT, way.z), torch.bmm(noisy.mT, way.square)
-        of_biases = slope.sum(1), noisy.sum(1)
-        both = zip(("weights", "biases"), layer.parts(state), (of_weights, of_biases), (0, 3))
-        for part, w, gradients, at in both:
+        makers = (
+            ("weights", kernels.parameters, of_weights, way.prior),
+            ("biases", kernels.biases, slopes, way.prior[:, 3:]),
+        )
+        for (part, make, given, prior), w in zip(makers, layer.parts(state)):
             held = [p for p in (w.mean, w.raw_std, w.logit) if p is not None]
             names = list(layer.named(part, held))
             if adam is None:
@@ -177,20 +186,25 @@ class CapturedDense(DenseGradients):
             else:
                 first, second = ([state[kind][name] for name in names] for kind in ("first", "second"))
                 how = adam.rates, adam.root, adam.alive, [adam.group_of[name] for name in names]
-            known = way.prior[:, at:], share
-            kernels.parameters(*gradients, held, *known, first, second, how, (*BETAS, EPS))
+            make(*given, held, prior, share, first, second, how, (*BETAS, EPS))
 
 
-def _moments(weights: Weights, biases: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean and variance of the weights of a layer, the priors as they have learned, and the KL."""
+def _moments(w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of weights, and sums for their KL."""
     from sparsebnn.kernels import triton_dense as kernels
 
-    mean, var, sums = kernels.moments(weights.mean, weights.raw_std, weights.logit, weights.prior_mean)
+    return kernels.moments(w.mean, w.raw_std, w.logit, w.prior_mean)
+
+
+def _prior(sums: Tensor, weights: Weights, biases: Weights) -> tuple[Tensor, Tensor]:
+    """The priors of a layer as they have learned, and the KL."""
+    from sparsebnn.kernels import triton_dense as kernels
+
     inclusion = weights.prior_std if weights.prior_inclusion is None else weights.prior_inclusion
     of_weights = weights.prior_mean, weights.prior_std, inclusion
     of_biases = (biases.mean, biases.raw_std), (biases.prior_mean, biases.prior_std)
-    given = mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
-    return mean, var, *kernels.prior(sums, *given)
+    given = weights.mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
+    return kernels.prior(sums, *given)
 
 
 def _takes(w: Weights) -> bool:
@@ -198,3 +212,20 @@ def _takes(w: Weights) -> bool:
     values = (w.prior_mean, w.prior_std, *([] if w.prior_inclusion is None else [w.prior_inclusion]))
     single = all(v.numel() in (1, len(w.mean)) for v in values)
     return single and all(v.dtype == torch.float32 and v.is_cuda for v in (w.mean, *values))
+
+
+def joined_step(engine: Engine, dense: CapturedDense) -> None:
+    """A captured step with gradients and Adam in one pass; what is small runs beside it."""
+    state, loop = engine.state, engine.state["loop"]
+    beside = Beside(loop["step"].is_cuda)
+    (rates, root), ready = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
+    noise = engine._noise(state)  # kept until the streams have joined
+    parts, back = dense.forward(state, engine._batch(state), loop["beta"], noise)
+    with torch.no_grad():
+        stop(loop, torch.isfinite(parts.loss))
+        beside.run(count_step, loop, parts)
+        beside.join(ready)
+        engine._plain_adam(state, rates, root)(back(Adam(rates, root, loop["alive"], engine.group_of)))
+        beside.join()
+        if engine.settings.average is not None:
+            average(state["average"], state["trained"], engine.settings.average, loop["step"] - 1)

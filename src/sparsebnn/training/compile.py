@@ -181,7 +181,7 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
         reason = f"{type(error).__name__}: {telling[0]}"[:200]
         _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
         engine.mode, engine._advance = "eager", engine._eager_step
-        engine._dense = engine._dense_eager()
+        engine._dense = engine._dense_gradients(False)
     for name, tensor in engine.state["loop"].items():
         tensor.copy_(kept[name])
     engine.compile_seconds += time.perf_counter() - started - waited

@@ -77,7 +77,13 @@ class DenseGradients:
         """The gradients for these tensors, if network, likelihood, device and precision allow it."""
         if not isinstance(batch.x, Tensor) or not isinstance(batch.y, Tensor) or batch.x.dim() != 3:
             return None
-        found = cls.of(objective, fused) if batch.x.device.type == "cpu" and not objective.autocast else None
+        kind = cls
+        if batch.x.is_cuda:
+            from sparsebnn.training.captured import CapturedDense
+
+            kind = CapturedDense
+        known = batch.x.device.type in ("cpu", "cuda") and not objective.autocast
+        found = kind.of(objective, fused) if known else None
         return found if found is not None and found.fits(state, batch) else None
 
     @classmethod

@@ -29,8 +29,10 @@ from sparsebnn.training.optimizers import (
     average,
     clipped,
     corrected,
+    count_step,
     decay,
     sgd,
+    stop,
 )
 from sparsebnn.training.settings import Settings
 
@@ -115,38 +117,28 @@ class Engine:
         self._in_parts = shard is not None or bool(self.pieces) or drawing
         self._advance: Callable[[], Any] = self._eager_step
         self._epoch, self._position, self._every_step = 0, 0, settings.every_step
-        fused = None if drawing or mode not in ("auto", "fused") else self._dense_gradients(True)
-        self.requested = check_mode(mode, self.device, self._in_parts, fused is not None)
+        fast = None if drawing or mode in ("eager", "compiled") else self._dense_gradients(True)
+        self.requested = check_mode(mode, self.device, self._in_parts, fast is not None)
         steps = settings.epochs * batches.per_epoch
-        self.mode = chosen_mode(mode, replicates, self.device, steps, fused is not None, self._in_parts)
-        self._dense = fused if self.mode == "fused" else self._dense_eager()
+        self.mode = chosen_mode(mode, replicates, self.device, steps, fast is not None, self._in_parts)
+        self._dense = fast if self.mode in ("fused", "captured") else self._dense_gradients(False)
 
-    def _dense_gradients(self, fused: bool) -> DenseGradients | None:
-        """Gradients without a graph, where that is possible: the fastest way on a CPU."""
-        return DenseGradients.fitting(self.replicates.objective, self.state, self._batch(self.state), fused)
-
-    def _dense_eager(self) -> DenseGradients | None:
-        """Of a step that is not fused; a single replicate runs as an ordinary module, unless it is captured."""
-        if self.mode == "captured":
-            from sparsebnn.training.captured import CapturedDense
-
-            return CapturedDense.fitting(self.replicates.objective, self.state, self._batch(self.state), False)
-        return self._dense_gradients(False) if len(self.replicates) > 1 else None
+    def _dense_gradients(self, fast: bool) -> DenseGradients | None:
+        """Gradients written out, where possible: ``fast`` ones, fused or captured, or of replicates."""
+        cuda = self.device.type == "cuda"
+        if (cuda and self._in_parts) or (not fast and (cuda or len(self.replicates) == 1)):
+            return None
+        given = self.replicates.objective, self.state, self._batch(self.state)
+        return DenseGradients.fitting(*given, fast and not cuda)
 
     def _pieces(self) -> list[Part]:
         """The parts in which a batch is computed, with their noise; none: in one go."""
-        count = self.settings.accumulate
-        if count == 1:
+        if self.settings.accumulate == 1:
             return []
-        from sparsebnn.training.parallel import Part, check_apart
+        from sparsebnn.training.parallel import pieces
 
-        check_apart(self.replicates.objective)
         batch, rows = self._batch(self.state), self._own_rows()
-        pieces = Part(*rows, self.batches.size).divided(count)
-        for piece in pieces:
-            x = first_of(piece.of(batch, rows).x)
-            piece.noise = piece.noise_parts(self.replicates.objective.network, x)
-        return pieces
+        return pieces(self.replicates.objective, batch, rows, self.batches.size, self.settings.accumulate)
 
     def _data_tensors(self) -> dict[str, Tensor]:
         """All rows, or room for the current batch of a stream."""
@@ -248,8 +240,7 @@ class Engine:
         settings, loop = self.settings, state["loop"]
         good = torch.isfinite(parts.loss) if finite is None else torch.isfinite(parts.loss) & finite
         if finite is None or not bool(good.all()):  # a step that is compiled or captured cannot look
-            loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
-            loop["alive"].logical_and_(good)
+            stop(loop, good)
         rates = loop["rates"], self.group_of
         if settings.clip_norm is not None:
             gradients = clipped(gradients, settings.clip_norm)
@@ -262,7 +253,7 @@ class Engine:
             adam_step(gradients)
         if settings.average is not None:
             average(state["average"], state["trained"], settings.average, loop["step"])
-        _count_step(loop, parts)
+        count_step(loop, parts)
 
     def _plain_adam(self, state: State, rates: Tensor, root: Tensor) -> Callable[[dict[str, Tensor]], None]:
         """Adam in plain operations, for steps that are compiled or captured."""
@@ -276,23 +267,19 @@ class Engine:
 
     def _captured_step(self) -> None:
         """The step that is captured without the compiler: as the eager one, but it never asks the device."""
-        normal, logistic, rates, root = self._noise_and_rates(self.state)
-        adam_step = self._plain_adam(self.state, rates, root)
-        if not self._joined():
-            self._update(self.state, *self._gradients(normal, logistic), adam_step)
-            return
-        from sparsebnn.training.captured import Adam
+        if self._joined():
+            from sparsebnn.training.captured import joined_step
 
-        given = self._batch(self.state), self["beta"], (normal, logistic)
-        parts, back = self._dense.forward(self.state, *given)  # type: ignore[union-attr]
-        how = Adam(rates, root, self["alive"], self.group_of)
-        self._update(self.state, {}, parts, lambda _: adam_step(back(how)))
+            return joined_step(self, self._dense)  # type: ignore[arg-type]
+        normal, logistic, *corrected_rates = self._noise_and_rates(self.state)
+        adam_step = self._plain_adam(self.state, *corrected_rates)
+        self._update(self.state, *self._gradients(normal, logistic), adam_step)
 
     def _joined(self) -> bool:
         """Whether one pass makes the gradients of a captured step and takes Adam's step with them."""
         settings = self.settings
         plain = settings.optimizer != "sgd" and settings.clip_norm is None and not settings.weight_decay
-        return plain and hasattr(self._dense, "forward")
+        return plain and self._dense is not None
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
         """Outside the compiler a single replicate runs as an ordinary module."""
@@ -344,9 +331,9 @@ class Engine:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
             with contextlib.suppress(InvalidInput):
-                fused = self._dense_gradients(True)
-                self.mode = check_mode(before, self.device, self._in_parts, fused is not None)
-                self._dense = fused if self.mode == "fused" else self._dense_eager()
+                fast = self._dense_gradients(True)
+                self.mode = check_mode(before, self.device, self._in_parts, fast is not None)
+                self._dense = fast if self.mode in ("fused", "captured") else self._dense_gradients(False)
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
@@ -410,12 +397,3 @@ class Engine:
                 self._set_rates(self._epoch + self._position / self.batches.per_epoch)
             self._advance()
             self._position += 1
-
-
-def _count_step(loop: dict[str, Tensor], parts: Parts) -> None:
-    """Add the step to the epoch's sums, and advance position and step number."""
-    sums = torch.stack([parts.loss, parts.nll, parts.kl], dim=1).to(loop["totals"].dtype)
-    loop["totals"].add_(torch.where(loop["alive"].unsqueeze(1), sums, torch.zeros_like(sums)))
-    loop["kl_by_layer"].copy_(parts.kl_by_layer)
-    loop["position"].add_(1)
-    loop["step"].add_(1)

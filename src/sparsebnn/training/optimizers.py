@@ -1,4 +1,5 @@
-"""Adam and gradient descent, weight decay, clipped gradients, averaged parameters, and schedules of rates.
+"""Adam and gradient descent, weight decay, clipped gradients, averaged parameters, what a step leaves in the
+loop's tensors, and schedules of rates.
 
 Tensors are stacked, ``(K, …)``: replicates with different rates share one program.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from torch.optim.adam import adam as _torch_adam
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.dispatch import for_capture
+
+if TYPE_CHECKING:
+    from sparsebnn.training.objective import Parts
 
 BETAS, EPS = (0.9, 0.999), 1e-8
 Tensors = Mapping[str, Tensor]
@@ -195,6 +199,21 @@ def adam_eager(
             )
     for tensor, values in zip(held, before):
         tensor[dead] = values
+
+
+def stop(loop: dict[str, Tensor], good: Tensor) -> None:
+    """Note where replicates that are not ``good`` have stopped."""
+    loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
+    loop["alive"].logical_and_(good)
+
+
+def count_step(loop: dict[str, Tensor], parts: Parts) -> None:
+    """Add the step to the epoch's sums, and advance position and step number."""
+    sums = torch.stack([parts.loss, parts.nll, parts.kl], dim=1).to(loop["totals"].dtype)
+    loop["totals"].add_(torch.where(loop["alive"].unsqueeze(1), sums, torch.zeros_like(sums)))
+    loop["kl_by_layer"].copy_(parts.kl_by_layer)
+    loop["position"].add_(1)
+    loop["step"].add_(1)
 
 
 # -- schedules -------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.likelihoods import Cox
 from sparsebnn.nn.passes import PosteriorPass, measure
 from sparsebnn.random.noise import NoiseCounter, NoisePart
-from sparsebnn.training.batches import Batch
+from sparsebnn.training.batches import Batch, first_of
 from sparsebnn.training.checkpoint import CheckpointError
-from sparsebnn.training.objective import Parts, Replicates
+from sparsebnn.training.objective import Objective, Parts, Replicates
 from sparsebnn.training.trainer import ProcessLost
 
 T = TypeVar("T")
@@ -251,3 +251,12 @@ def own_replicates(
             got = f"{processes} processes, and {others[0]} in the folder"
             raise invalid("folder", "train", "that of a run with the same number of processes", got, advice)
     return seeds[mine], values, start if isinstance(start, str) else list(start)[mine], where
+
+
+def pieces(objective: Objective, batch: Batch, rows: tuple[int, int], size: int, count: int) -> list[Part]:
+    """The parts in which a batch is computed, with their noise."""
+    check_apart(objective)
+    found = Part(*rows, size).divided(count)
+    for piece in found:
+        piece.noise = piece.noise_parts(objective.network, first_of(piece.of(batch, rows).x))
+    return found
