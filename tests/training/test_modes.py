@@ -7,6 +7,7 @@ import torch
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
+from sparsebnn.posteriors import EmpiricalPrior
 from sparsebnn.training import Callback, Settings, arguments
 from sparsebnn.training.arguments import break_even, check_mode, chosen_mode
 from sparsebnn.training.objective import Objective, Replicates
@@ -173,3 +174,52 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(caplog):
         run = fit(network, make_data(), Settings(2, 8, 1e-2), mode="captured", device="cuda")
     assert run.mode == "eager"
     assert "Capturing the training step failed" in caplog.text
+
+
+# What changes how gradients and Adam's step are written out for a captured step of a dense network.
+WRITTEN_OUT = {
+    "chain": ({}, {}),
+    "dense": ({"family": "gaussian"}, {}),
+    "input-skip": ({"input_skip": True}, {}),
+    "learned prior": ({"input_skip": True, "prior": EmpiricalPrior(0.2, learn_inclusion=True)}, {}),
+    "clipped": ({}, {"clip_norm": 1.0}),
+    "SGD": ({}, {"optimizer": "sgd", "learning_rate": 1e-3}),
+    "averaged": ({}, {"average": 0.9}),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+@pytest.mark.parametrize("replicates", [1, 3])
+@pytest.mark.parametrize("case", WRITTEN_OUT)
+def test_written_out_captured_steps_are_the_eager_ones(case, replicates, target):
+    """In single precision; the limits are those of ``benchmarks.parity``."""
+    options, changes = WRITTEN_OUT[case]
+    network = sparsebnn.mlp([4, 17, 9, 3 if target == "classes" else 1], **options)
+    x, y = make_data()
+    y = y if target == "classes" else x[:, :1].sin()
+    settings = Settings(**{"epochs": 17, "batch_size": 8, "learning_rate": 1e-2, **changes})
+    likelihood = "categorical" if target == "classes" else "gaussian"
+    eager, fast = (
+        fit(network, (x.float(), y if target == "classes" else y.float()), settings, mode=mode,
+            likelihood=likelihood, replicates=replicates, device="cuda", tf32=False)
+        for mode in ("eager", "captured")
+    )  # fmt: skip
+    assert fast.mode == "captured"
+    for name, values in parameters(eager).items():
+        assert torch.allclose(values, parameters(fast)[name], rtol=0.0, atol=1e-4), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("replicates", [1, 10])
+def test_written_out_steps_of_the_papers_network_follow_the_eager_ones(replicates):
+    """By the losses of epochs: a ReLU at a kink parts parameters for good."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.rand(1000, 784, generator=g), torch.randint(10, (1000,), generator=g)
+    network = sparsebnn.mlp([784, 400, 600, 10])
+    settings = Settings(epochs=5, batch_size=100, learning_rate=1e-4)
+    options = {"replicates": replicates, "device": "cuda", "tf32": False}
+    eager, fast = (fit(network, (x, y), settings, mode=mode, **options) for mode in ("eager", "captured"))
+    assert (eager.mode, fast.mode) == ("eager", "captured")
+    for one, other in zip(eager.history, fast.history, strict=True):
+        assert torch.allclose(torch.as_tensor(one.loss), torch.as_tensor(other.loss), rtol=1e-5)
