@@ -174,13 +174,15 @@ class Replicates:
         self.objective = copy.deepcopy(objective)
         for _, layer in bayesian_layers(self.objective):
             layer.train()
-        stacked: dict[str, list[Tensor]] = {}
+        self.parameters = {
+            name: torch.empty(len(self), *p.shape, dtype=p.dtype, device=device)
+            for name, p in self.objective.named_parameters()
+        }
         for k, seed in enumerate(self.seeds):
             self._begin(start, k, seed)
             for name, parameter in self.objective.named_parameters():
-                stacked.setdefault(name, []).append(parameter.detach().clone())
+                self.parameters[name][k] = parameter.detach()
         self.objective.to(device)
-        self.parameters = {name: torch.stack(ps).to(device) for name, ps in stacked.items()}
         self.frozen = {n for n, p in self.objective.named_parameters() if not p.requires_grad}
         self.shared = dict(self.objective.named_buffers())
         self.varied = stacked_buffers(self.shared, per_replicate or {}, len(self))
