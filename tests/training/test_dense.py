@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
 
-from sparsebnn import mlp
+from sparsebnn import Linear, mlp
 from sparsebnn.checks import InvalidInput
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.compiler import find_compiler
 from sparsebnn.likelihoods import Gaussian, NegativeBinomial, NoisyCategorical, Poisson, StudentT
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
+from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training import Settings, train
 from sparsebnn.training.dense import DenseGradients
 from training.runs import Halt, Stop
@@ -118,6 +120,23 @@ def test_fused_steps_are_the_eager_ones(kind, replicates):
         assert mine.kl == pytest.approx(its.kl, rel=1e-5)
     for name, values in fused.replicates.parameters.items():
         torch.testing.assert_close(values, eager.replicates.parameters[name], rtol=0.0, atol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("replicates", [2, 3])
+def test_priors_of_the_inputs_are_not_those_of_the_replicates(replicates):
+    """Three inputs, each with its own prior, and as many replicates."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 3, generator=generator), torch.randint(2, (40,), generator=generator)
+    prior = SpikeSlabPrior(0.3, std=torch.tensor([0.01, 1.0, 100.0]))
+    network = nn.Sequential(Linear(3, 5, prior=prior), nn.ReLU(), Linear(5, 2))
+    given = {"replicates": replicates, "settings": Settings(epochs=2, batch_size=20), "progress": False}
+    run = train(network, (x, y), device="cpu", **given)
+    eager = train(network, (x, y), device="cpu", mode="eager", **given)
+    assert run.mode == "eager"
+    assert run.history[-1].kl == eager.history[-1].kl
+    alone = train(network, (x, y), device="cpu", **{**given, "replicates": 1})
+    assert run.history[-1].kl[0] == pytest.approx(alone.history[-1].kl[0], rel=1e-6)
 
 
 @needs_compiler

@@ -71,15 +71,24 @@ class Weights(NamedTuple):
     strengths: tuple[float | None, float | None, float] = (None, None, 1.0)
 
 
+def single_priors(w: Weights) -> bool:
+    """Whether all is in single precision, and each prior has one value, or one per replicate.
+
+    As many values as replicates may also be those of the inputs or units, so their shape decides.
+    """
+    values = (w.prior_mean, w.prior_std, *([] if w.prior_inclusion is None else [w.prior_inclusion]))
+    own = (len(w.mean), *[1] * (w.mean.dim() - 1))
+    single = all(v.numel() == 1 or v.shape == own for v in values)
+    return single and all(v.dtype == torch.float32 and v.device == w.mean.device for v in (w.mean, *values))
+
+
 class Compiled:
     """The elementwise parts of a step; ``sparsebnn.training.dense.Eager`` says what each of them is."""
 
     @staticmethod
     def takes(w: Weights) -> bool:
-        """Whether the loops know them: single precision, and priors of one value, or one per replicate."""
-        values = (w.prior_mean, w.prior_std, *([] if w.prior_inclusion is None else [w.prior_inclusion]))
-        single = all(v.numel() in (1, len(w.mean)) for v in values)
-        return single and all(v.dtype == torch.float32 and not v.is_cuda for v in (w.mean, *values))
+        """Whether the loops know them."""
+        return single_priors(w) and not w.mean.is_cuda
 
     @staticmethod
     def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:

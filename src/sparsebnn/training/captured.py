@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsebnn.kernels.training import Weights
+from sparsebnn.kernels.training import Weights, single_priors
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.training.batches import Batch
 from sparsebnn.training.dense import DenseGradients, State
@@ -74,7 +74,7 @@ class CapturedDense(DenseGradients):
 
     def fits(self, state: State, batch: Batch) -> bool:
         parts = [part for layer in self.layers for part in layer.parts(state)]
-        taken = batch.x.dtype == torch.float32 and all(_takes(part) for part in parts)
+        taken = batch.x.dtype == torch.float32 and all(map(single_priors, parts))
         return taken and super().fits(state, batch)
 
     def __call__(
@@ -205,13 +205,6 @@ def _prior(sums: Tensor, weights: Weights, biases: Weights) -> tuple[Tensor, Ten
     of_biases = (biases.mean, biases.raw_std), (biases.prior_mean, biases.prior_std)
     given = weights.mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
     return kernels.prior(sums, *given)
-
-
-def _takes(w: Weights) -> bool:
-    """Single precision, and priors of one value, or one per replicate."""
-    values = (w.prior_mean, w.prior_std, *([] if w.prior_inclusion is None else [w.prior_inclusion]))
-    single = all(v.numel() in (1, len(w.mean)) for v in values)
-    return single and all(v.dtype == torch.float32 and v.is_cuda for v in (w.mean, *values))
 
 
 def joined_step(engine: Engine, dense: CapturedDense) -> None:
