@@ -149,6 +149,29 @@ def test_averages_are_those_of_the_formula(tmp_path):
     )
 
 
+def test_rehearsals_change_no_averages_and_no_statistics(monkeypatch):
+    """A step is rehearsed before it is captured; without CUDA the rehearsals alone."""
+
+    def rehearsed(step, rehearsals):
+        for _ in range(rehearsals):
+            step()
+        return step
+
+    monkeypatch.setattr("sparsebnn.training.compile.captured", rehearsed)
+    settings = Settings(1, 8, 1e-2, average=0.4)
+    run = fit(normed(), make_data("conv"), settings, replicates=2)
+    engine = sparsebnn.training.engine.Engine(run.replicates, run.batches, settings, {}, "eager")
+    engine.begin_epoch(0)
+    before = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in engine.state.items()}
+    assert before["average"]
+    assert any(name.endswith("running_var") for name in before["varied"])
+    engine.mode = "captured"
+    engine.prepare()
+    assert engine.mode == "captured"
+    for kind, tensors in engine.state.items():
+        assert all(torch.equal(t, before[kind][name]) for name, t in tensors.items()), kind
+
+
 # --- bfloat16 -------------------------------------------------------------------------------------------
 
 
@@ -220,6 +243,15 @@ def test_variances_are_those_of_full_precision(monkeypatch, family, kind):
         _, expected = layer.output_moments(given.float(), moments, *biases)
         assert variance.dtype == torch.float32
         torch.testing.assert_close(variance, expected, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"family_options": {"group_by": "output"}}], ids=["plain", "gated"])
+def test_networks_in_bfloat16_run_under_autocast(options):
+    network = sparsebnn.mlp([4, 6, 3], dtype=torch.bfloat16, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, kl = sparsebnn.forward_with_kl(network, make_data()[0].bfloat16())
+    assert outputs.isfinite().all()
+    assert kl.isfinite()
 
 
 @pytest.mark.parametrize("replicates", [1, 2])

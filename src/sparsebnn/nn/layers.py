@@ -138,7 +138,7 @@ class BayesianLayer(nn.Module):
             \operatorname{Var} h = \operatorname{op}(x^2, \operatorname{Var} w) + \operatorname{Var} b
         """
         if moments.gate is not None:
-            exact = _exact(x)
+            exact = _exact(x).to(moments.mean.dtype)
             with _without_autocast(x):  # these variances are made of means, too
                 return self._gated(exact, moments, bias_mean, bias_var)
         if moments.scale is None:
@@ -148,7 +148,7 @@ class BayesianLayer(nn.Module):
     def _op_exactly(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The op of variances, which autocast does not reach."""
         with _without_autocast(x):
-            return self.op(x, weight, bias)
+            return self.op(x.to(weight.dtype), weight, bias)
 
     def _scaled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None

@@ -164,8 +164,10 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
             ready()
         waited = time.perf_counter() - began
 
-    kept = {name: tensor.clone() for name, tensor in engine.state["loop"].items()}
-    engine["alive"].fill_(False)  # so that rehearsals change no parameters
+    # Rehearsals change no parameters, since no replicate is alive; what else they change is restored.
+    changed = [t for kind in ("loop", "average", "varied") for t in engine.state[kind].values()]
+    kept = [tensor.clone() for tensor in changed]
+    engine["alive"].fill_(False)
     try:
         if engine.mode == "captured":
             waiting()
@@ -182,6 +184,6 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
         _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
         engine.mode, engine._advance = "eager", engine._eager_step
         engine._dense = engine._dense_gradients(False)
-    for name, tensor in engine.state["loop"].items():
-        tensor.copy_(kept[name])
+    for tensor, before in zip(changed, kept):
+        tensor.copy_(before)
     engine.compile_seconds += time.perf_counter() - started - waited

@@ -178,7 +178,8 @@ class Engine:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is compiled or captured stays in its process; a copy or a pickle steps eagerly."""
-        return {**self.__dict__, "_advance": self._eager_step}
+        dense = None if self.mode == "captured" else self._dense
+        return {**self.__dict__, "_advance": self._eager_step, "_dense": dense}
 
     def __getitem__(self, name: str) -> Tensor:
         """A tensor of the loop: ``engine["step"]``, ``engine["alive"]``, …"""
