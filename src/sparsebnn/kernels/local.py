@@ -53,7 +53,8 @@ class _Sampled(torch.autograd.Function):
         options: Options,
         normal: Callable[[torch.Size, Tensor], Tensor],
     ) -> Tensor:
-        rounded = x.to(torch.bfloat16, memory_format=_LAST)
+        # A view that is in bfloat16 already keeps its strides unless it is made contiguous.
+        rounded = x.to(torch.bfloat16).contiguous(memory_format=_LAST)
         means, variances = mean.bfloat16(), var.bfloat16()
         bias = None if bias_mean is None else bias_mean.bfloat16()
         with torch.autocast(x.device.type, enabled=False):

@@ -106,11 +106,11 @@ def _outputs_kernel(
     bias_std = _softplus(tl.load(bias_raw + unit, mask=there, other=0.0))
     v = tl.load(var + at, mask=there, other=0.0) + bias_std * bias_std
     m = tl.load(mean + at, mask=there, other=0.0) + tl.load(bias_mean + unit, mask=there, other=0.0)
-    std = tl.sqrt(tl.maximum(v, least))
+    std = tl.sqrt(tl.maximum(v, least, propagate_nan=tl.PropagateNan.ALL))
     h = m + std * tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
     tl.store(var + at, std, mask=there)
     if not LAST:
-        h = tl.maximum(h, 0.0)
+        h = tl.maximum(h, 0.0, propagate_nan=tl.PropagateNan.ALL)
         tl.store(squares + at, h * h, mask=there)
     tl.store(mean + at, h, mask=there)
 
@@ -131,7 +131,8 @@ def _slopes_kernel(
         tl.store(slope + at, s, mask=there)
     sd = tl.load(std + at, mask=there, other=1.0)
     drawn = tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
-    tl.store(noisy + at, tl.where(sd > least, s * drawn / (2.0 * sd), 0.0), mask=there)
+    # A variance at its floor has no gradient; its root may be rounded up.
+    tl.store(noisy + at, tl.where(sd > 1.001 * least, s * drawn / (2.0 * sd), 0.0), mask=there)
 
 
 @triton.jit

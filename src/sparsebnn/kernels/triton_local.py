@@ -50,7 +50,8 @@ def _sampled_kernel(
     m = tl.load(mean + last, mask=there, other=0.0).to(tl.float32)
     v = tl.load(var + last, mask=there, other=1.0).to(tl.float32)
     e = tl.load(noise + first, mask=there, other=0.0)
-    tl.store(out + last, m + tl.sqrt(tl.maximum(v, FLOOR)) * e, mask=there)
+    std = tl.sqrt(tl.maximum(v, FLOOR, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out + last, m + std * e, mask=there)
 
 
 @triton.jit
