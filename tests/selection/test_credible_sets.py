@@ -106,14 +106,17 @@ def test_a_large_set_must_be_more_probable_than_a_small_one():
     assert [one.members for one in kept] == [one.members for one in every]
 
 
-def test_strict_sets_have_no_limit_on_false_members():
+def test_certain_effects_have_sets_of_any_size():
+    """Whoever asks for less certain effects as well loses none that is certain."""
     rng = np.random.default_rng(8)
     x = np.repeat(rng.standard_normal((50, 1)), 60, axis=1)
-    samples = one_of(rng, 20000, np.arange(60), np.full(60, 1 / 60), 60)
-    samples &= rng.random((20000, 1)) < 0.96
-    (found,) = credible_sets(samples, x)
-    assert len(found) * (1.0 - found.coverage) > 2.0
-    assert credible_sets(samples, x, min_probability=0.9) == []
+    whole = one_of(rng, 20000, np.arange(60), np.full(60, 1 / 60), 60)
+    there = rng.random((20000, 1))
+    (strict,) = credible_sets(whole & (there < 0.96), x)
+    assert len(strict) * (1.0 - strict.coverage) > 2.0
+    (found,) = credible_sets(whole & (there < 0.96), x, min_probability=0.9)
+    assert found.coverage == pytest.approx(0.95 * 0.96, abs=0.01)
+    assert credible_sets(whole & (there < 0.94), x, min_probability=0.85) == []
 
 
 def test_members_that_the_coverage_does_not_need_are_dropped():

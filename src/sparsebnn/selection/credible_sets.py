@@ -113,9 +113,10 @@ def credible_sets(
     ``min_purity``. With a ``min_probability`` below the coverage, effects that are less certain have sets,
     too: such a set contains an included input in a share ``coverage`` of the samples in which any input like
     its first member is included, and with at least this probability P. SuSiE's sets are of this kind: they
-    cover an effect given that it exists. ``max_false_members`` then limits size · (1 − P), the expected
-    number of members that are listed although the set holds no effect: the larger a set, the more probable
-    it must be. None is no limit.
+    cover an effect given that it exists. With R the probability that any such input is included,
+    ``max_false_members`` then limits size · (1 − R), the expected number of members that are listed although
+    there is no effect: the larger a set, the more probable its effect must be. The limit does not apply from
+    R = ``coverage`` on; None is no limit.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))
@@ -151,12 +152,12 @@ def credible_sets(
     for lead in range(len(active)):
         if not free[lead]:
             continue
-        members = _grow(lead, inside, alike, free, coverage, least, min_purity)
-        if members is None:
+        grown = _grow(lead, inside, alike, free, coverage, least, min_purity)
+        if grown is None:
             continue
+        members, effect = grown
         free[members] = False
-        probability = float(inside[members].any(0).mean())
-        if len(members) * (1.0 - probability) > limit:
+        if effect < coverage and len(members) * (1.0 - effect) > limit:
             continue
         pairs = alike[np.ix_(members, members)]
         columns = active[members]
@@ -165,7 +166,7 @@ def credible_sets(
                 tuple(columns.tolist()),
                 tuple(listed[i] for i in columns),
                 tuple(inclusion[columns].tolist()),
-                probability,
+                float(inside[members].any(0).mean()),
                 float(pairs.min()) if len(members) > 1 else 1.0,
             )
         )
@@ -180,8 +181,11 @@ def _grow(
     coverage: float,
     least: float,
     purity: float,
-) -> list[int] | None:
-    """The members of the set that starts with ``lead``, or None where the probability is out of reach."""
+) -> tuple[list[int], float] | None:
+    """The members of the set that starts with ``lead`` and the probability that it has an effect.
+
+    None where that probability is out of reach.
+    """
     draws = inside.shape[1]
     members, covered = [lead], inside[lead].copy()
     allowed = free & (alike[lead] >= purity)
@@ -208,7 +212,7 @@ def _grow(
         rest = [i for i in members if i != rarest]
         if rest and inside[rest].any(0).sum() >= target:
             members = rest
-    return sorted(members)
+    return sorted(members), float(reach) / draws
 
 
 def with_copies(
