@@ -72,6 +72,23 @@ def test_images_that_need_no_gradient_get_none():
         torch.testing.assert_close(ours, expected, rtol=0.05, atol=0.5)
 
 
+@pytest.mark.parametrize("view", [lambda x: x.chunk(2, 1)[0], lambda x: x[..., ::2, ::2]])
+def test_kernels_get_views_in_one_piece(monkeypatch, view):
+    """The kernels read images linearly; a view that is in bfloat16 already keeps its strides."""
+    seen, made = [], local._made
+    monkeypatch.setattr(local, "_made", lambda *given: seen.append(given) or made(*given))
+    images = torch.randn(2, 4, 6, 6, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    x = view(images.requires_grad_())
+    weights = torch.randn(3, x.shape[1], 3, 3), torch.rand(3, x.shape[1], 3, 3)
+    y = local.sampled(x, weights, (None, None), OPTIONS, lambda shape, like: torch.randn(shape))
+    y.sum().backward()
+    assert {name for name, *_ in seen} == set(local.TWINS)
+    for name, *given in seen:
+        pieces = given[:1] if name in ("squares", "joined") else given[:2]
+        pieces += given[2:] if name == "joined" else []
+        assert all(t.is_contiguous(memory_format=torch.channels_last) for t in pieces), name
+
+
 def test_a_variance_of_zero_has_no_gradient():
     x, var = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, requires_grad=True)
     options = local.Options((1, 1), (0, 0), (1, 1), 1)

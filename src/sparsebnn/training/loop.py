@@ -145,8 +145,9 @@ def train(
     device : ``"auto"`` takes a GPU if there is one.
     mode : ``"eager"``; ``"fused"`` (dense networks on a CPU), by compiled loops; ``"captured"`` (CUDA only),
         which starts in seconds; ``"compiled"``, whose steps are the shortest on CUDA, after one to four
-        minutes; or ``"auto"``, which takes fused steps where it can, compiles for long runs and on CUDA
-        captures the others. A checkpoint records what it chose.
+        minutes; or ``"auto"``, which takes fused steps where it can, on CUDA captures dense networks with
+        ReLU, compiles for long runs of others, and captures (CUDA) or runs eagerly what is left. A
+        checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
     folder, resume, checkpoint_seconds : save the state to a folder at this interval and when interrupted,
         and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run

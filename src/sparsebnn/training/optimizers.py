@@ -127,7 +127,8 @@ def adam(
 
     Everything is stacked, ``(K, …)``; ``rates`` is ``(groups, K)`` and ``group_of`` names a parameter's
     row; they and ``root`` come from :func:`corrected`. Replicates that are not ``alive`` keep their
-    values. A step that is captured without the compiler takes one kernel for each parameter.
+    values. A step that is captured without the compiler takes one kernel for each parameter
+    whose gradient has not been applied with it (:mod:`~sparsebnn.training.captured`).
     """
     for name, p in parameters.items():
         g, m, v = gradients[name], first[name], second[name]
