@@ -1,12 +1,16 @@
 """Replicates that leave out rows: the likelihood, the folds, the logit_scale."""
 
+import math
+
 import numpy as np
+import pytest
 import torch
 
 from estimators.quick import QUICK
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Folded, folds, leaves_out, linear_layers
+from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, leaves_out, linear_layers
 from sparsebnn.likelihoods import Categorical, Gaussian
+from sparsebnn.nn import Linear
 
 FIVE = {**QUICK, "replicates": 5}
 
@@ -50,6 +54,32 @@ def test_a_replicate_is_blind_to_the_targets_of_its_fold():
     pairs = zip(first._trained[:10], again._trained)
     same = [torch.equal(linear_layers(a)[0].weights.mean, linear_layers(b)[0].weights.mean) for a, b in pairs]
     assert same == 2 * [True, False, False, False, True]
+
+
+def test_replicates_count_by_their_bounds():
+    """One input, bounds in closed form: those of the three networks are 20 and 60 nats apart."""
+    rng = np.random.RandomState(0)
+    x = rng.randn(500, 1)
+    y, form = torch.from_numpy(x[:, 0]).float(), Gaussian(1, "fixed", std=0.5)
+    networks = []
+    for slope in (1.0, 0.8, 0.5):
+        layer = Linear(1, 1, family="gaussian", bias=False)
+        torch.nn.init.constant_(layer.weights.mean, slope)
+        torch.nn.init.constant_(layer.weights.raw_std, -7.0)
+        networks.append(torch.nn.Sequential(layer))
+    std = math.log1p(math.exp(-7.0))
+    energy = float((x**2).sum())
+    expected = [-((1.0 - m) ** 2 + std**2) * energy / (2 * 0.25) - m**2 / 2 for m in (1.0, 0.8, 0.5)]
+    weight = np.ones(500)
+    found = Ensemble(networks, [form] * 3).weights(x, y, weight)
+    log_odds = (np.array(expected[1:]) - expected[0]) / 20.0
+    assert np.log(found[1:] / found[0]) == pytest.approx(log_odds, abs=0.1)
+    assert found.sum() == pytest.approx(1.0)
+    # A weight of 2 is a row twice; 40,000 rows are estimated from half of them.
+    twice = Ensemble(networks, [form] * 3).weights(x, y, 2 * weight)
+    assert np.log(twice[1] / twice[0]) == pytest.approx(2 * log_odds[0], abs=0.1)
+    many = Ensemble(networks, [form] * 3).weights(np.tile(x, (80, 1)), y.repeat(80), 0.0125 * np.ones(40_000))
+    assert np.log(many[1:] / many[0]) == pytest.approx(log_odds, abs=0.3)
 
 
 def test_overconfident_and_timid_predictions_are_corrected():

@@ -82,6 +82,8 @@ def test_it_predicts_a_curve_of_few_columns_better(fits, tmp_path):
     loaded = SparseBNNRegressor.load(fits[1].save(tmp_path / "model.safetensors"))
     np.testing.assert_array_equal(loaded.predict(x), fits[1].predict(x))
     assert loaded.predictors_ == fits[1].predictors_
+    np.testing.assert_array_equal(loaded.replicate_weights_, fits[1].replicate_weights_)
+    np.testing.assert_array_equal(loaded.sample_inclusions(50), fits[1].sample_inclusions(50))
     assert "screened columns" in fits[1].summary()
 
 

@@ -198,6 +198,10 @@ class SparseBNN(Training):
         places = [kept.index(place) for place in chosen.places]
         self._set_networks([trained[k] for k in kept], [forms[k] for k in kept], len(first), places)
         self.logit_scale_, self._levels = chosen.logit_scale, chosen.levels
+        self.replicate_weights_ = np.full(len(self.posterior_networks_), 1.0 / len(self.posterior_networks_))
+        if self.plan_.settings.temperature == 1.0 and len(self.posterior_networks_) > 1:
+            own = Ensemble(self.posterior_networks_, forms[: len(self.posterior_networks_)])
+            self.replicate_weights_ = own.weights(x, y, weight, found.effort)
         self._after_training(x, y, weight)
         for place, form in zip(self._places, self._likelihoods):
             self._trained_forms[place] = form
@@ -247,7 +251,7 @@ class SparseBNN(Training):
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
         self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
         structure = Ensemble(self.posterior_networks_, self._trained_forms)
-        self.inclusion_ = structure.inclusion(column_of, columns).mean(0)
+        self.inclusion_ = self.replicate_weights_ @ structure.inclusion(column_of, columns)
         self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
         with one_thread():

@@ -32,7 +32,7 @@ from sparsebnn.inference.curves import WhatIf, grids
 from sparsebnn.inference.explanation import Explanation, check_level, interval
 from sparsebnn.io.cells import absent, label, to_floats, to_objects
 from sparsebnn.selection.credible_sets import CredibleSet, absolute_correlations, credible_sets, with_copies
-from sparsebnn.selection.sources import sample_inputs
+from sparsebnn.selection.sources import Components, sample_inputs
 
 __all__ = ["Explanation", "WhatIf", "correlations", "credible", "effects", "explain", "sampled", "what_if"]
 
@@ -119,15 +119,18 @@ def _grid(column: Column, values: np.ndarray, points: int) -> np.ndarray:
     return grids(None, [numbers], points, "what_if")[0]
 
 
-def sampled(networks: Sequence[nn.Module], encoder: Encoder, n_draws: int, seed: int) -> np.ndarray:
-    """``(draws, columns)``: whether a column reaches an output, in structures drawn from all networks."""
+def sampled(
+    networks: Sequence[nn.Module], weights: np.ndarray, encoder: Encoder, n_draws: int, seed: int
+) -> np.ndarray:
+    """``(draws, columns)``: whether a column reaches an output, in structures drawn from weighted networks."""
     check_count(n_draws, "n_draws", "sample_inclusions", least=len(networks))
     seed = check_seed(seed, "seed", "sample_inclusions", least=0)
     column_of = encoder.column_of
     used = np.unique(column_of)
     found = np.zeros((n_draws, len(encoder.columns)), dtype=bool)
     if len(used):
-        found[:, used] = sample_inputs([merged(each, column_of) for each in networks], n_draws, seed=seed)
+        parts = Components([merged(each, column_of) for each in networks], torch.from_numpy(weights))
+        found[:, used] = sample_inputs(parts, n_draws, seed=seed)
     return found
 
 

@@ -38,6 +38,7 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     networks_: list[Any]
     plan_: Plan
     posterior_networks_: list[Any]
+    replicate_weights_: np.ndarray
     used_: np.ndarray
 
     @property
@@ -138,9 +139,10 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Ensemble(self.posterior_networks_, ()).inclusion(column_of, columns)
 
     def sample_inclusions(self, n_draws: int = 2000, *, seed: int = 0) -> np.ndarray:
-        """Drawn sets of columns that reach an output, ``(draws, columns)``, equally many per replicate."""
+        """Drawn sets of columns that reach an output, ``(draws, columns)``; replicates by their weights."""
         check_is_fitted(self)
-        return explanation.sampled(self.posterior_networks_, self._encoder, n_draws, seed)
+        parts = self.posterior_networks_, self.replicate_weights_
+        return explanation.sampled(*parts, self._encoder, n_draws, seed)
 
     def column_correlations(self, X: Any) -> np.ndarray:
         """Absolute correlations between columns: the largest between an encoded input of each."""

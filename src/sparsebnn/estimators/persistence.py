@@ -99,6 +99,7 @@ def save(estimator: Any, path: Path) -> Path:
         "density": estimator.density_,
         "inclusion": estimator.inclusion_.tolist(),
         "stability": estimator.stability_.tolist(),
+        "weights": estimator.replicate_weights_.tolist(),
         "gain": estimator.gain_.tolist(),
         "used": estimator.used_.tolist(),
     }
@@ -162,6 +163,8 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator._restore_targets(record["targets"])
     estimator.density_ = record["density"]
     estimator.inclusion_, estimator.stability_ = np.array(record["inclusion"]), np.array(record["stability"])
+    count = len(estimator.posterior_networks_)
+    estimator.replicate_weights_ = np.array(record.get("weights", [1.0 / count] * count))
     names = np.array([column.name for column in estimator._encoder.columns], dtype=object)
     estimator.used_ = np.array(record["used"], dtype=bool)
     estimator.gain_ = np.array(record["gain"], dtype=np.float64)

@@ -39,7 +39,7 @@ from sparsebnn.posteriors import Family
 from sparsebnn.random import noise as counter
 from sparsebnn.random.noise import Noise, NoiseBuffer, NoiseCounter
 
-__all__ = ["Mixture", "mixture", "mixture_weights"]
+__all__ = ["Mixture", "bounds", "mixture", "mixture_weights"]
 
 _NORMAL = counter.stream_id("mixture normal")
 _LOGISTIC = counter.stream_id("mixture logistic")
@@ -165,6 +165,24 @@ def mixture(
     return Mixture(tuple(networks), tuple(forms), weights, own.mean(1), errors, bound)
 
 
+@torch.no_grad()
+def bounds(
+    networks: Sequence[nn.Module],
+    data: tuple[Tensor, ...],
+    likelihoods: Sequence[Likelihood],
+    *,
+    n_draws: int = 30,
+    seed: int = 0,
+) -> Tensor:
+    """The evidence lower bound of each network on these data, in nats, from ``n_draws`` draws of its weights.
+
+    Any distribution of weights has one, also that of a network that was trained on other rows.
+    """
+    probes = [Probe(_evaluating(network), form) for network, form in zip(networks, likelihoods)]
+    pieces = drawn_pieces(probes, *prepared(data, probes[0]), n_draws, seed, compared=False)
+    return torch.cat([log_lik - kl for log_lik, kl, _, _ in pieces], dim=1).double().mean(1).cpu()
+
+
 def _listed(replicates: Any, likelihood: Any) -> tuple[list[nn.Module], list[Likelihood]]:
     networks = list(getattr(replicates, "networks", replicates))
     if len(networks) < 2 or not all(isinstance(one, nn.Module) for one in networks):
@@ -226,7 +244,7 @@ class Probe(nn.Module):
             pair = opened.drawn(layer)
             assert pair is not None
             values |= {id(layer.weights): pair[0], id(layer.biases): pair[1]}
-        log_lik = -(weight * self.likelihood.nll(outputs, y)).sum()
+        log_lik = -self.likelihood.weighted_nll(outputs, y, weight).sum()
         kl = torch.stack([family.kl(noise) for family in self.families]).sum()
         return log_lik, kl, [values[id(family)] for family in self.families]
 
@@ -242,9 +260,17 @@ def _estimates(
 
 @torch.no_grad()
 def drawn_pieces(
-    probes: Sequence[Probe], x: Tensor, y: Tensor, weight: Tensor, n_draws: int, seed: int
+    probes: Sequence[Probe],
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    n_draws: int,
+    seed: int,
+    compared: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor, list[Tensor], Tensor]]:
-    """Log likelihoods, KL, drawn weights and log densities, some draws of all networks at a time."""
+    """Log likelihoods, KL, drawn weights and log densities (if ``compared``), some draws of all networks at a
+    time.
+    """
     probe, count = probes[0], len(probes)
     meter = NoiseCounter()
     probe.find_families(x, meter)
@@ -277,7 +303,7 @@ def drawn_pieces(
             )
         )
         log_lik, kl, drawn = every(state, normal, logistic)
-        yield log_lik, kl, drawn, compare(state, drawn).movedim(0, -1)
+        yield log_lik, kl, drawn, compare(state, drawn).movedim(0, -1) if compared else log_lik[:0]
 
 
 def mixture_weights(bounds: Tensor, log_density: Tensor) -> tuple[Tensor, float]:

@@ -45,6 +45,8 @@ def components(source: Any) -> Components | None:
     >>> len(both.networks), both.weights.tolist()
     (2, [0.5, 0.5])
     """
+    if isinstance(source, Components):
+        return source
     if isinstance(source, nn.Module):
         return Components([source], torch.ones(1, dtype=torch.float64))
     listed = source if isinstance(source, list | tuple) else getattr(source, "networks", None)
