@@ -69,6 +69,7 @@ def test_decimal_commas_belong_to_semicolons(tmp_path):
     cells = "x{0}word\n1,5{0}a,b\n2{0}c\nNA{0}d\n"
     assert read(tmp_path, cells.format(";")).rows() == [("1.5", "a,b"), ("2", "c"), (None, "d")]
     assert read(tmp_path, cells.format("\t"))["x"].to_list() == ["1,5", "2", None]
+    assert read(tmp_path, "x;word\n1,5%;a\n2,5 %;b\n")["x"].to_list() == ["1.5%", "2.5 %"]
 
 
 def test_a_table_like_uci_credit_approval(tmp_path):

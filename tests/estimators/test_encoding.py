@@ -100,6 +100,45 @@ def test_other_text_is_a_category(cells):
     assert {*column.levels, column.reference} - {None} == set(cells)
 
 
+@pytest.mark.parametrize(
+    ("cells", "numbers", "unit"),
+    [
+        (["45%", " 4.5 %", "?"], [45.0, 4.5, np.nan], "percent"),
+        (["14:30", "9:05", None], [14.5, 9 + 5 / 60, np.nan], "hours"),
+        (["14:30:36", "00:00:00.0"], [14.51, 0.0], "hours"),
+        ([datetime.time(14, 30, 36), None, datetime.time(1)], [14.51, np.nan, 1.0], "hours"),
+    ],
+)
+@pytest.mark.parametrize("kind", [frame, lambda a: pl.DataFrame({"a": a})])
+@pytest.mark.parametrize("asked", [None, "number"])
+def test_percentages_and_times_are_numbers(cells, numbers, unit, kind, asked):
+    encoder = Encoder.learned(Table.of(kind(a=cells)), np.ones(len(cells)), {"a": asked} if asked else None)
+    assert encoder.columns[0].kind == "number"
+    assert unit in encoder.notes[0]
+    there = ~np.isnan(numbers)
+    np.testing.assert_allclose(raw(encoder, kind(a=cells))[there, 0], np.array(numbers)[there], atol=1e-12)
+    np.testing.assert_allclose(raw(encoder, frame(a=[numbers[0]]))[:, 0], numbers[0])
+    with pytest.raises(InvalidInput, match="The 'a' of the table"):  # text without a sign has another unit
+        encoded(encoder, frame(a=["0.45"]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        (["7", "8", "9.5"] * 6 + ["unknown"], "'unknown' (1×)"),
+        (["$1,200", "$900"] * 6, "'$1,200' (6×), '$900' (6×)"),
+        (["45%", "0.3"] * 6, "'45%' (6×)"),
+    ],
+)
+def test_words_and_signs_among_numbers_are_pointed_out(cells, named):
+    encoder = learned(frame(a=cells))
+    assert encoder.columns[0].kind == "category"
+    with pytest.warns(ColumnWarning, match="'a'") as caught:
+        warn_of_columns(encoder)
+    assert named in str(caught[0].message)
+    assert learned(frame(a=["low", "7", "8"] * 6)).notes == []
+
+
 MOMENTS = [datetime.datetime(2023, 12, 31), datetime.datetime(2024, 2, 1), datetime.datetime(2024, 2, 15, 6)]
 
 
@@ -126,6 +165,25 @@ def test_dates_as_time_and_season(cells):
     np.testing.assert_allclose(found[:, 1], np.sin(2 * np.pi * np.array(expected) / 365.2425), atol=1e-9)
     np.testing.assert_allclose((found[:, 1:] ** 2).sum(1), 1.0, rtol=1e-10)
     np.testing.assert_allclose(raw(encoder, frame(d=["2024-02-01"]))[:, 0], expected[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("cells", [["2023-12", "2024-02"], ["2023/12", "2024/02"], ["12/2023", "02/2024"]])
+def test_months_are_their_first_day(cells):
+    encoder = learned(frame(d=cells))
+    assert encoder.columns[0].kind == "date"
+    days = [
+        (np.datetime64(day) - np.datetime64("1970-01-01")).astype(int) for day in ("2023-12-01", "2024-02-01")
+    ]
+    np.testing.assert_allclose(raw(encoder, frame(d=cells))[:, 0], days)
+    assert learned(frame(d=["2023-24", "2024-25"])).columns[0].kind == "category"
+
+
+def test_dates_with_the_year_first_and_slashes():
+    cells = ["2023/12/31", "2024/02/01"]
+    np.testing.assert_array_equal(
+        encoded(learned(frame(d=cells)), frame(d=cells)),
+        encoded(learned(frame(d=["2023-12-31", "2024-02-01"])), frame(d=["2023-12-31", "2024-02-01"])),
+    )
 
 
 def test_dates_without_an_order_of_day_and_month_are_left_out():
@@ -160,6 +218,17 @@ def test_words_by_level_and_unknown_words_by_none():
     assert encoder.input_names == ["town=a", "town=b", "town=c"]
     np.testing.assert_allclose(raw(encoder, given), [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]], atol=1e-12)
     np.testing.assert_allclose(raw(encoder, frame(town=["elsewhere"])), [[0, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [list, pd.Categorical])
+def test_white_space_around_words_does_not_matter(kind):
+    given = pd.DataFrame({"town": kind(["b", "a ", " b", "a", "c", "c\t"])})
+    encoder = learned(given)
+    assert encoder.input_names == ["town=a", "town=b", "town=c"]
+    inputs = encoded(encoder, given)
+    np.testing.assert_array_equal(inputs[::2], inputs[[2, 0, 4]])
+    np.testing.assert_array_equal(inputs[1], inputs[3])
+    np.testing.assert_array_equal(inputs[4], inputs[5])
 
 
 def test_unknown_words_stand_between_two_levels():

@@ -22,7 +22,7 @@ from sparsebnn.estimators.columns import (
     encode_training,
     learn,
 )
-from sparsebnn.io.cells import labels, to_floats, to_objects
+from sparsebnn.io.cells import UNITS, labels, to_floats, to_objects
 
 __all__ = [
     "KINDS",
@@ -150,7 +150,7 @@ class Encoder:
                 found.append(Column(name, "dropped", _NUMBERS_ROWS, identifier=True))
             else:
                 column = learn(name, values, weight, kind, given)
-                if kind is None and column.kind == "number" and counts_rows(name, values):
+                if (kind, column.kind, column.form) == (None, "number", "") and counts_rows(name, values):
                     note = ", ".join(filter(None, [column.note, _COUNTS_ROWS]))
                     column = dataclasses.replace(column, note=note, identifier=True)
                 found.append(column)
@@ -167,8 +167,9 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on each column that is left out, clipped, coded by the target, or doubtful."""
-        return [_sentence(column) for column in self.columns if _remarkable(column) or column.codes]
+        """A sentence on each column that is left out, clipped, coded by the target, in a unit or doubtful."""
+        noted = [c for c in self.columns if _remarkable(c) or c.codes or c.form in UNITS]
+        return [_sentence(column) for column in noted]
 
     def transform_training(self, table: Table, weight: np.ndarray, given: Given) -> np.ndarray:
         """Like :meth:`transform` for the rows of training: codes of levels do not depend on their own
@@ -272,7 +273,8 @@ def names_apart(names: Sequence[str]) -> list[str]:
 
 
 def _remarkable(column: Column) -> bool:
-    return column.kind == "dropped" or column.identifier or bool(column.limits) or column.sentinel is not None
+    doubtful = column.identifier or column.doubtful or bool(column.limits) or column.sentinel is not None
+    return column.kind == "dropped" or doubtful
 
 
 def _sentence(column: Column) -> str:

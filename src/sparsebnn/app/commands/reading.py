@@ -213,7 +213,8 @@ def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:
         gaps = MISSING if own != target else ("", "nan")  # "none" and "?" may be classes
         cells = cells.set(cells.str.to_lowercase().is_in(gaps), None)
         points = cells.str.replace(",", ".", literal=True)
-        decimal = separator == ";" and points.cast(float, strict=False).null_count() == cells.null_count()
+        plain = points.str.strip_suffix("%").str.strip_chars_end().cast(float, strict=False)
+        decimal = separator == ";" and plain.null_count() == cells.null_count()
         columns[i] = points if decimal else cells
     return _checked(polars.DataFrame(dict(zip(names, columns))), name)
 
