@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from app.calls import call, numbers, refused, write
 from sparsebnn import metrics
 from sparsebnn.app.commands import measuring, running, writing
-from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.reading import column_notes, read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import persistence
@@ -149,10 +149,23 @@ def test_a_name_that_looks_like_a_second_one(tmp_path):
         found = posed(read_table(str(path), target=target), target, "auto", 0.2, 0)
         assert np.allclose(found.y, x + shift)
     path = write(tmp_path / "d.csv", ["score", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
-    found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
+    with column_notes() as notes:
+        found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
+    assert "'score', 'score.3'" in notes[0]
     assert np.allclose(found.y, x + 2.0)
     with pytest.raises(InvalidInput, match=r"The 'target' of .*'score'"):
         read_table(str(path), target="score")
+
+
+def test_columns_of_one_name_are_noted(tmp_path):
+    """In training and in new rows: the first of them keeps its name, which may be the wrong one."""
+    path = write(tmp_path / "d.csv", ["a", "a", "y"], zip(numbers(), numbers(seed=1), ["u", "v"] * 30))
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY)
+    note = "Note: several columns are named 'a': they are read as 'a', 'a.2'.\n"
+    assert (done.exit_code, done.stderr) == (0, note)
+    record = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))
+    assert record["notes"] == [note[6:-2]]
+    assert call("predict", tmp_path / "r", path).stderr == note
 
 
 # -- files that are not ours --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.reading import column_notes, read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import Encoder, Table
@@ -47,7 +47,9 @@ def test_standard_input(monkeypatch):
 
 
 def test_names_are_told_apart(tmp_path):
-    assert read(tmp_path, "x,,x,x.2\n1,2,3,4\n").columns == ["x", "column 2", "x.3", "x.2"]
+    with column_notes() as notes:
+        assert read(tmp_path, "x,,x,x.2\n1,2,3,4\n").columns == ["x", "column 2", "x.3", "x.2"]
+    assert notes == ["several columns are named 'x': they are read as 'x', 'x.3'"]
     with pytest.raises(InvalidInput, match="'target'"):
         read(tmp_path, "x,y,x\n1,2,3\n", target="x")
 

@@ -497,9 +497,27 @@ def test_names_of_polars_frames_are_those_of_training():
     given = pl.DataFrame({"a": np.arange(20.0) ** 2, "b": np.arange(20.0)[::-1] ** 2})
     model = SparseBNNClassifier(**QUICK).fit(given, [0, 1] * 10)
     assert model.predict(given).shape == (20,)
-    for other in (given.select("b", "a"), given.rename({"b": "c"})):
-        with pytest.raises(InvalidInput, match="'columns'"):
+    for other, said in (
+        (given.select("b", "a"), "another order .*feature_names_in_"),
+        (given.rename({"b": "c"}), "no column 'b' and the new column 'c'"),
+        (given.with_columns(c=1.0), "the new column 'c' .*feature_names_in_"),
+    ):
+        with pytest.raises(InvalidInput, match=f"'columns'.*{said}"):
             model.predict(other)
+    np.testing.assert_array_equal(
+        model.predict(given.select("b", "a")[list(model.feature_names_in_)]), model.predict(given)
+    )
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("b", 1)]])
+def test_names_that_are_no_text_keep_their_order(names):
+    """scikit-learn does not look at such names: rows of another order would be predicted in silence."""
+    given = pd.DataFrame(ordinary(40))
+    given.columns = pd.MultiIndex.from_tuples(names) if isinstance(names[0], tuple) else names
+    model = SparseBNNClassifier(**QUICK).fit(given, [0, 1] * 20)
+    assert model.predict(given).shape == model.predict(given.to_numpy()).shape
+    with pytest.raises(InvalidInput, match=r"'columns'.*another order"):
+        model.predict(given.iloc[:, ::-1])
 
 
 def test_a_frame_for_a_network_trained_on_an_array():
@@ -509,6 +527,26 @@ def test_a_frame_for_a_network_trained_on_an_array():
     np.testing.assert_array_equal(model.predict_proba(pl.DataFrame(x)), model.predict_proba(x))
     with pytest.raises(InvalidInput, match="'number of columns'"):
         model.predict(pl.DataFrame(x[:, :1]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "advice"),
+    [
+        ({"a": [1.0], "b": [2.0]}, "pd.DataFrame"),
+        ([{"a": 1.0, "b": 2.0}], "pd.DataFrame"),
+        ([1.0, "x"], "pd.DataFrame"),
+        ("table.csv", "read_csv"),
+        (pd.Series([1.0, 2.0]), "iloc"),
+        (pl.Series([1.0, 2.0]), "iloc"),
+        (pl.LazyFrame({"a": [1.0], "b": [2.0]}), "collect"),
+        (iter([1.0]), "pd.DataFrame"),
+    ],
+)
+def test_what_is_no_table_is_named(bad, advice):
+    model = SparseBNNClassifier(**QUICK).fit(pd.DataFrame({"a": np.arange(20.0) ** 2, "b": 1.0}), [0, 1] * 10)
+    for call in (model.predict, lambda X: SparseBNNClassifier(**QUICK).fit(X, [0])):
+        with pytest.raises(InvalidInput, match=f"The 'X' of SparseBNNClassifier must be a frame.*{advice}"):
+            call(bad)
 
 
 # -- values far off -----------------------------------------------------------------------------------

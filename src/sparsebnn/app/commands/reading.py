@@ -10,6 +10,7 @@ import gzip
 import io
 import re
 import sys
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -20,18 +21,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, check_choice, invalid
-from sparsebnn.estimators.columns import Column
-from sparsebnn.estimators.encoding import names_apart
+from sparsebnn.estimators.columns import Column, ColumnWarning
+from sparsebnn.estimators.encoding import names_apart, shared_names
 from sparsebnn.io.cells import MISSING, labels
 
-if TYPE_CHECKING:
-    import polars
 if TYPE_CHECKING:
     import polars
 
 __all__ = [
     "DATA",
+    "as_note",
     "column_kinds",
+    "column_notes",
     "identifiers",
     "load_polars",
     "matched",
@@ -183,7 +184,24 @@ def _unique(names: list[str], target: str | None) -> list[str]:
     if target is not None and names.count(target) > 1:
         got = f"{target!r}, twice or more,"
         raise invalid("target", "sparsebnn fit", "the name of one column", got, "Rename these columns.")
+    for shared in shared_names(names):
+        warnings.warn(shared, ColumnWarning, stacklevel=2)
     return names_apart(names)
+
+
+@contextlib.contextmanager
+def column_notes() -> Iterator[list[str]]:
+    """What files are read with a warning of, as notes."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        yield found
+    found += dict.fromkeys(as_note(str(each.message)) for each in caught)
+
+
+def as_note(sentence: str) -> str:
+    """A sentence as the commands print it behind "Note: "."""
+    return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
 
 
 def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -22,7 +23,9 @@ from sparsebnn.app import report
 from sparsebnn.app.commands import recording, survival, writing
 from sparsebnn.app.commands.reading import (
     DATA,
+    as_note,
     column_kinds,
+    column_notes,
     identifiers,
     load_polars,
     matched,
@@ -90,10 +93,13 @@ def fit(
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
+            with column_notes() as named:
+                table = read_table(data, target=target if times is None else times.time)
             if times is not None:
-                problem = survival.posed(read_table(data, target=times.time), times, test_share, seed)
+                problem = survival.posed(table, times, test_share, seed)
             else:
-                problem = posed(read_table(data, target=target or ""), target or "", task, test_share, seed)
+                problem = posed(table, target or "", task, test_share, seed)
+            problem = dataclasses.replace(problem, notes=(*named, *problem.notes))
             settings["column_kinds"] = column_kinds(kinds or {}, problem.target, problem.inputs.columns)
             _print_notes(problem.notes, quiet)
             if tune:
@@ -180,7 +186,7 @@ def _fitted(
         warnings.simplefilter("ignore", UserWarning)  # the notes have the same text
         model.fit(problem.inputs[problem.training], problem.y[problem.training])
     del model._watchers
-    notes = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
+    notes = [as_note(note) for note in getattr(model, "notes_", ())]
     for column in model._encoder.columns:
         if column.kind == "dropped" and not any(repr(column.name) in note for note in notes):
             notes.append(f"column {column.name!r} is left out: {column.note}")
@@ -263,7 +269,7 @@ def predict(
     columns = loaded._encoder.columns
     rows, found = 0, [Counter[str]() for _ in columns]
     notes: dict[str, None] = {}
-    with writing.opened_rows(out) as write:
+    with column_notes() as named, writing.opened_rows(out) as write:
         for table in read_blocks(data):
             inputs, more = matched(loaded, table)
             notes |= dict.fromkeys(more)
@@ -280,7 +286,7 @@ def predict(
             rows += len(table)
             if out is not None and not quiet and sys.stderr.isatty():
                 print(f"\r{rows} rows", end="\r", file=sys.stderr, flush=True)
-    _print_notes([*notes, *new_levels(columns, found, rows)], quiet=False)
+    _print_notes([*named, *notes, *new_levels(columns, found, rows)], quiet=False)
     return rows
 
 
