@@ -55,10 +55,10 @@ def test_names_are_told_apart(tmp_path):
 
 
 def test_words_for_missing_are_missing_but_in_the_target(tmp_path):
-    words = ["NA", "n/a", "NaN", "null", "None", "?", '""']
+    words = ["NA", "n/a", "NaN", "null", "None", "?", '""', ".", "#N/A", "<NA>"]
     frame = read(tmp_path, "a,y\n" + "".join(f"{w},{w}\n" for w in words) + "x,x\n", target="y")
-    assert frame["a"].to_list() == [None] * 7 + ["x"]
-    assert frame["y"].to_list() == ["NA", "n/a", None, "null", "None", "?", None, "x"]
+    assert frame["a"].to_list() == [None] * 10 + ["x"]
+    assert frame["y"].to_list() == ["NA", "n/a", None, "null", "None", "?", None, ".", "#N/A", "<NA>", "x"]
 
 
 def test_a_row_of_empty_cells_is_a_row(tmp_path):

@@ -205,7 +205,8 @@ def _among_numbers(column: Column, values: np.ndarray) -> Column:
         return column
     listed = ", ".join(f"{cell!r} ({count}×)" for cell, count in others.most_common(_MOST_NAMED))
     listed += " and others" if len(others) > _MOST_NAMED else ""
-    note = f"{column.note}; most values would be numbers but for {listed}: correct or empty those cells"
+    note = f"{column.note}; nearly all values are numbers, but not {listed}: if the column holds numbers, "
+    note += "correct or empty those cells"
     return replace(column, note=note, doubtful=True)
 
 
