@@ -130,6 +130,16 @@ def test_numbers_written_for_people_are_not_classes(tmp_path, form):
         problem(tmp_path, [form.format(1000 * v) for v in numbers()])
 
 
+@pytest.mark.parametrize("form", ["{0:02d}:{1:02d}", "2024-{2:02d}-{0:02d}", "{0:02d}/12/{3}"])
+def test_times_and_dates_are_no_targets(tmp_path, form):
+    """Few of them are classes; of many, each would be a class of a row or two."""
+    cells = [form.format(k % 24 + 1, k % 60, k % 11 + 1, 2000 + k) for k in range(60)]
+    with pytest.raises(InvalidInput, match=f"The 'target' of .* Got '{cells[0]}'"):
+        problem(tmp_path, cells)
+    assert problem(tmp_path, cells[:3] * 20).task == "classification"
+    assert problem(tmp_path, cells + cells, "classification").task == "classification"
+
+
 def test_gaps_among_numbers_are_gaps(tmp_path):
     cells = [str(v) for v in numbers()]
     cells[2], cells[5] = "NA", ""
@@ -166,6 +176,24 @@ def test_columns_of_one_name_are_noted(tmp_path):
     record = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))
     assert record["notes"] == [note[6:-2]]
     assert call("predict", tmp_path / "r", path).stderr == note
+
+
+def test_identifiers_named_like_outputs_are_kept(tmp_path):
+    """None of the two columns replaces the other."""
+    ids = [f"n{k}" for k in range(60)]
+    data = write(tmp_path / "d.csv", ["row", "a", "y"], zip(ids, numbers(), ["u", "v"] * 30))
+    done = call("fit", data, "--target", "y", "--out", tmp_path / "r", "--quiet", *TINY)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(call("predict", tmp_path / "r", data).stdout.splitlines()))
+    assert [(row["row"], row["row.2"]) for row in rows] == [(str(k + 1), ids[k]) for k in range(60)]
+    held = list(csv.DictReader((tmp_path / "r" / "predictions.csv").read_text().splitlines()))
+    assert all(ids[int(row["row"]) - 1] == row["row.2"] for row in held)
+    new = write(tmp_path / "n.csv", ["a", "prediction"], zip(numbers(), ids))
+    rows = list(
+        csv.DictReader(call("predict", tmp_path / "r", new, "--id", "prediction").stdout.splitlines())
+    )
+    assert [row["prediction.2"] for row in rows] == ids
+    assert {row["prediction"] for row in rows} <= {"u", "v"}
 
 
 # -- files that are not ours --------------------------------------------------------------------------

@@ -90,6 +90,7 @@ BAD = {
     "header only": (b"a,b,y\n", "no rows"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as CSV"),
     "a cell too many": (b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "UTF-16, not UTF-8"),
     "pickle": (pickle.dumps({"y": 1}), "cannot be read as CSV"),
     "open quote": (b'a,y\n"1,2\n' + b"1,2\n" * 1000, "cannot be read as CSV"),
 }

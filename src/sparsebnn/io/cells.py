@@ -14,7 +14,18 @@ import numpy as np
 
 from sparsebnn.checks import invalid
 
-MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".")  # among numbers and dates, in upper or lower case
+MISSING = (
+    "",
+    "na",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "nan",
+    "null",
+    "none",
+    "?",
+    ".",
+)  # among numbers and dates, in upper or lower case
 _TRUTHS = {"true": 1.0, "false": 0.0}
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _DATES = [

@@ -5,6 +5,7 @@ Formats are CSV (also compressed or from standard input), Excel, Parquet and Num
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -34,6 +35,7 @@ __all__ = [
     "column_kinds",
     "column_notes",
     "identifiers",
+    "joined",
     "load_polars",
     "matched",
     "new_levels",
@@ -206,6 +208,8 @@ def as_note(sentence: str) -> str:
 
 def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:
     polars = load_polars()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise _unreadable(name, "CSV", "it is UTF-16, not UTF-8")
     if b"\x00" in content:
         raise _unreadable(name, "CSV", "it holds binary data")
     try:
@@ -327,6 +331,19 @@ def identifiers(model: Any, table: polars.DataFrame, asked: Sequence[str]) -> di
     own = [c.name for c in model._encoder.columns if c.identifier and c.kind == "dropped"]
     names = list(asked) or [name for name in own if name in table.columns]
     return {name: table[name].to_list() for name in names}
+
+
+def joined(
+    numbered: Mapping[str, list[Any]], ids: Mapping[str, list[Any]], made: Mapping[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """The columns of a predictions file; an identifier that is named like another of them is renamed.
+
+    >>> joined({"row": [1]}, {"row": ["a"], "id": [7]}, {"prediction": [0.5]})
+    {'row': [1], 'row.2': ['a'], 'id': [7], 'prediction': [0.5]}
+    """
+    fixed = [*numbered, *made]
+    names = names_apart([*fixed, *ids])[len(fixed) :]
+    return {**numbered, **dict(zip(names, ids.values())), **made}
 
 
 def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:

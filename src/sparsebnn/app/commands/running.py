@@ -27,6 +27,7 @@ from sparsebnn.app.commands.reading import (
     column_kinds,
     column_notes,
     identifiers,
+    joined,
     load_polars,
     matched,
     new_levels,
@@ -209,13 +210,9 @@ def _report(folder: Path) -> None:
 
 def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     held = problem.inputs[problem.test]
-    columns: dict[str, Sequence[Any]] = {
-        "row": (problem.rows[problem.test] + 1).tolist(),
-        **identifiers(model, held, ()),
-        **_truth(problem.y[problem.test]),
-        **recording.predictions(model, held),
-    }
-    writing.write_csv(path, columns)
+    made = {**_truth(problem.y[problem.test]), **recording.predictions(model, held)}
+    numbered = {"row": (problem.rows[problem.test] + 1).tolist()}
+    writing.write_csv(path, joined(numbered, identifiers(model, held, ()), made))
 
 
 def _truth(y: np.ndarray) -> dict[str, list[Any]]:
@@ -275,8 +272,8 @@ def predict(
             notes |= dict.fromkeys(more)
             for levels, column, values in zip(found, columns, Table.of(inputs).values):
                 levels.update(strange_levels(column, values))
-            own = {"row": list(range(rows + 1, rows + len(table) + 1)), **identifiers(loaded, table, ids)}
-            made = {**own, **recording.predictions(loaded, inputs)}
+            numbered = {"row": list(range(rows + 1, rows + len(table) + 1))}
+            made = joined(numbered, identifiers(loaded, table, ids), recording.predictions(loaded, inputs))
             try:
                 write(_for_terminal(made) if out is None and sys.stdout.isatty() else made)
             except BrokenPipeError:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import InvalidInput, check_choice, invalid
 from sparsebnn.estimators.encoding import values_of
-from sparsebnn.io.cells import MISSING, MOSTLY, SIGNS, absent, label, number_of, to_objects
+from sparsebnn.io.cells import MISSING, MOSTLY, SIGNS, absent, kind_of, label, number_of, to_objects
 
 if TYPE_CHECKING:
     import polars
@@ -70,8 +70,7 @@ def posed(table: polars.DataFrame, target: str, task: str, test_share: float, se
 def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
     """The target as numbers or labels, and the task; text among numbers is an error."""
     if values.dtype.kind in "mM":
-        advice = "Convert it to a number first, such as days since a date."
-        raise invalid("target", "sparsebnn fit", "numbers or classes", "dates or durations", advice)
+        raise _of_times("dates or durations")
     values = _as_numbers(values)
     if task == "classification":
         return values, task
@@ -83,6 +82,9 @@ def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
     known = np.array([number for number in numbers if number is not None])
     mostly = len(known) >= max(1.0, MOSTLY * len(there)) and _task(known) == "regression"
     if task == "auto" and not mostly:
+        kind, form = kind_of(to_objects(cells))
+        if (kind == "date" or form) and len(set(cells)) > _MOST_CLASSES:
+            raise _of_times(repr(there[0]))
         return values, "classification"
     slips = Counter(cell for cell in there if number_of(cell) is None)
     if slips:
@@ -92,6 +94,11 @@ def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
         raise invalid("target", "sparsebnn fit", "numbers for a regression", got, advice)
     found = [None if cell is None else number_of(cell) for cell in cells]
     return np.array([np.nan if number is None else number for number in found]), "regression"
+
+
+def _of_times(got: str) -> InvalidInput:
+    advice = "Convert it to a number first, such as hours, or days since a date."
+    return invalid("target", "sparsebnn fit", "numbers or classes", got, advice)
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
