@@ -348,6 +348,21 @@ def test_labels_that_are_neither_text_nor_numbers_are_refused():
         SparseBNNClassifier(**QUICK).fit(np.zeros((40, 1)), days)
     with pytest.raises(InvalidInput, match=r"The 'y' of SparseBNNRegressor .* dates"):
         SparseBNNRegressor(**QUICK).fit(np.zeros((40, 1)), days.astype("datetime64[D]"))
+    with pytest.raises(InvalidInput, match=r"The 'y' of .* Got a datetime64 instead"):
+        SparseBNNClassifier(**QUICK).fit(np.zeros((40, 1)), days.astype("datetime64[D]"))
+    for kind in (SparseBNNClassifier, SparseBNNRegressor):
+        with pytest.raises(InvalidInput, match=f"The 'y' of {kind.__name__} must be numbers. Got 'v'"):
+            kind(**QUICK).fit(np.zeros((40, 1)), np.array([["1", "v"]] * 40))
+
+
+@pytest.mark.parametrize(("dtype", "labels"), [("Int64", [1, 2]), ("boolean", [True, False])])
+def test_labels_of_pandas_own_types(dtype, labels):
+    pandas = pytest.importorskip("pandas")
+    x = two_classes(40)[0]
+    model = SparseBNNClassifier(**QUICK).fit(x, pandas.Series(labels * 20, dtype=dtype))
+    assert model.classes_.dtype == np.array(labels).dtype
+    with pytest.raises(InvalidInput, match=r"The 'y' of .* free of missing labels"):
+        SparseBNNClassifier(**QUICK).fit(x, pandas.Series([labels[0], None] * 20, dtype=dtype))
 
 
 @pytest.mark.parametrize("labels", [[1, 0], [True, False], [2.0, 3.0]])

@@ -549,6 +549,17 @@ def test_what_is_no_table_is_named(bad, advice):
             call(bad)
 
 
+def test_frames_without_columns_are_refused():
+    with pytest.raises(ValueError, match=r"0 feature\(s\) .* minimum of 1 is required"):
+        SparseBNNClassifier(**QUICK).fit(pd.DataFrame(index=range(20)), [0, 1] * 10)
+
+
+def test_cells_that_are_arrays_are_text():
+    """A column of embeddings is left out, with a warning."""
+    given = frame(a=[np.arange(k, k + 3) for k in range(40)], b=[[k] for k in range(40)])
+    assert [column.kind for column in learned(given).columns] == ["dropped", "dropped"]
+
+
 # -- values far off -----------------------------------------------------------------------------------
 
 

@@ -18,8 +18,8 @@ from sklearn.utils.validation import (
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.class_labels import checked_labels, is_multilabel, padded
 from sparsebnn.estimators.plan import share
+from sparsebnn.estimators.target_checks import check_numbers, checked_labels, is_multilabel, padded
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import (
     Bernoulli,
@@ -199,6 +199,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     def _several(self, y: Any, rows: int) -> torch.Tensor:
         """Targets of several labels; ``classes_`` are the names or numbers of the columns."""
+        check_numbers(y, _OWNER)
         present = check_array(y, dtype=np.float64, input_name="y")
         check_consistent_length(np.empty(rows), present)
         for what in ("likelihood", "class_weight"):

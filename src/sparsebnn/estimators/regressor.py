@@ -18,6 +18,7 @@ from sparsebnn.estimators.columns import far_limits, middle_and_std
 from sparsebnn.estimators.observations import DRAWS_OUTSIDE, Observations
 from sparsebnn.estimators.plan import share
 from sparsebnn.estimators.table_checks import checked_table
+from sparsebnn.estimators.target_checks import check_numbers
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
 
 __all__ = ["SparseBNNRegressor"]
@@ -359,9 +360,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 def _targets(y: Any) -> np.ndarray:
     if y is None:
         raise ValueError("SparseBNNRegressor requires y to be passed, but the target y is None")
-    if np.asarray(y).dtype.kind in "mM":
-        advice = "Convert them first, such as to days since a date."
-        raise invalid("y", _OWNER, "numbers", "dates or durations", advice)
+    check_numbers(y, _OWNER)
     found = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=False)
     if found.ndim == 2 and found.shape[1] == 1:
         return column_or_1d(found, warn=True)

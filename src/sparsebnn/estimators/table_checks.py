@@ -34,9 +34,10 @@ def checked_table(estimator: Any, X: Any, reset: bool) -> Table:
             validate_data(estimator, X=X, reset=reset, skip_check_array=True)
             if is_frame(X) and not reset:
                 _check_order(estimator, table.names)
-        if X.shape[0] < least:
-            found = f"Found array with {X.shape[0]} sample(s) (shape={X.shape})"
-            raise ValueError(f"{found} while a minimum of {least} is required.")
+        for count, few, what in zip(X.shape, (least, 1), ("sample", "feature")):
+            if count < few:  # in scikit-learn's words
+                found = f"Found array with {count} {what}(s) (shape={X.shape})"
+                raise ValueError(f"{found} while a minimum of {few} is required.")
         return table
     checked = validate_data(
         estimator,

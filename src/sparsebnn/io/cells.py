@@ -47,7 +47,9 @@ def absent(value: Any) -> bool:
     """Whether an entry is missing: None, NaN, NaT, pandas' NA or an empty string."""
     if isinstance(value, str):
         return not value.strip()
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return getattr(value, "ndim", 0) == 0 and bool(value != value)
 
 
 def label(value: Any) -> str:

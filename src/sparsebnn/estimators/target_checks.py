@@ -1,4 +1,4 @@
-"""The labels of a classifier: of one type, without gaps."""
+"""Checks of targets: labels of one type without gaps, and numbers that are numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d
 
 from sparsebnn.checks import invalid
-from sparsebnn.io.cells import absent, to_objects
+from sparsebnn.io.cells import absent, number_of, to_objects
 
-__all__ = ["checked_labels", "is_multilabel", "padded"]
+__all__ = ["check_numbers", "checked_labels", "is_multilabel", "padded"]
 
 _OWNER = "SparseBNNClassifier"
+_PANDAS = ("boolean", "Int64", "Int32", "Int16", "Int8", "category")
 _CONVERT = "Convert them, for example to text: [str(label) for label in y]."
+
+
+def check_numbers(y: Any, owner: str) -> None:
+    """Refuse dates, and text that is no number."""
+    given = np.asarray(y)
+    if given.dtype.kind in "mM":
+        advice = "Convert them first, such as to days since a date."
+        raise invalid("y", owner, "numbers", "dates or durations", advice)
+    for cell in given.ravel().tolist() if given.dtype.kind in "OU" else ():
+        if isinstance(cell, str) and number_of(cell) is None:
+            raise invalid(
+                "y", owner, "numbers", repr(cell), "Classes need SparseBNNClassifier and one column."
+            )
 
 
 def is_multilabel(y: Any) -> bool:
@@ -28,7 +42,7 @@ def checked_labels(y: Any) -> np.ndarray:
     if y is None:
         raise ValueError("SparseBNNClassifier requires y to be passed, but the target y is None")
     labels = column_or_1d(_cells(y), warn=True)
-    if labels.dtype.kind == "O":
+    if labels.dtype.kind in "OmM":
         labels = _of_one_type(labels)
     assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
@@ -36,14 +50,16 @@ def checked_labels(y: Any) -> np.ndarray:
 
 
 def _cells(y: Any) -> Any:
-    """A list with text and other labels as objects: NumPy would make text of all."""
+    """As objects: a list of text and other labels, which NumPy would make text, and types of pandas."""
+    if str(getattr(y, "dtype", "")) in _PANDAS:
+        return to_objects(y.tolist())
     text = [isinstance(v, str) for v in y] if isinstance(y, list | tuple) else []
     return to_objects(list(y)) if any(text) and not all(text) else y
 
 
 def _of_one_type(labels: np.ndarray) -> np.ndarray:
     """Objects that are all text, all numbers or all truth values."""
-    cells = labels.tolist()
+    cells = list(labels)
     if any(absent(v) for v in cells):
         advice = "Drop the rows without a label."
         raise invalid("y", _OWNER, "free of missing labels", "missing ones", advice)
