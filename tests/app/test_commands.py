@@ -53,7 +53,8 @@ def run(tmp_path_factory):
 def test_an_awkward_file_is_fitted(run):
     record = json.loads((run / "run" / "record.json").read_text(encoding="utf-8"))
     assert record["classes"] == ["Yes", "no"]
-    assert [re.findall("'(.*?)'", note) for note in record["notes"]] == [["Yes", "yes", "Yes"], ["flat"]]
+    named = [re.findall("'(.*?)'", note) for note in record["notes"]]
+    assert named == [["x", "x", "x.2", "x.3", "x.4", "x.5"], ["Yes", "yes", "Yes"], ["flat"]]
     kinds = {c["name"]: c["kind"] for c in record["data"]["columns"]}
     assert kinds == {
         "age": "number", "town": "category", "joined": "date", "flat": "dropped",
@@ -238,7 +239,8 @@ def test_options_are_checked_before_the_file_is_read(option, value, monkeypatch)
 def test_new_rows_need_the_columns_in_use_only(run, tmp_path):
     """The model says which these are; here they are set by hand."""
     model = load(run / "run" / "model.safetensors")
-    rows = read_table(str(run / "p.csv")).drop("outcome")
+    with reading.column_notes():
+        rows = read_table(str(run / "p.csv")).drop("outcome")
     model.used_ = np.array([name in ("age", "x") for name in rows.columns])
     model.gain_ = np.where(model.used_, 0.1, 0.0)
     found, notes = reading.matched(model, rows.select("x", "age").with_columns(other=1))
@@ -349,7 +351,8 @@ def test_any_frame_is_encoded_or_refused_in_words(tmp_path_factory, rows, again)
     path = tmp_path_factory.mktemp("frames") / "d.csv"
     write(path, ["a", "a", "y"], rows)
     try:
-        problem = posed(read_table(str(path)), "y", "auto", 0.25, 0)
+        with reading.column_notes():
+            problem = posed(read_table(str(path)), "y", "auto", 0.25, 0)
         inputs = Table.of(problem.inputs)
         encoder = Encoder.learned(inputs, np.ones(len(problem.y)))
         encoded = encoder.transform(inputs)

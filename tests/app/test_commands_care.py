@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from app.calls import call, numbers, refused, write
 from sparsebnn import metrics
 from sparsebnn.app.commands import measuring, running, writing
-from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.reading import column_notes, read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import persistence
@@ -130,6 +130,16 @@ def test_numbers_written_for_people_are_not_classes(tmp_path, form):
         problem(tmp_path, [form.format(1000 * v) for v in numbers()])
 
 
+@pytest.mark.parametrize("form", ["{0:02d}:{1:02d}", "2024-{2:02d}-{0:02d}", "{0:02d}/12/{3}"])
+def test_times_and_dates_are_no_targets(tmp_path, form):
+    """Few of them are classes; of many, each would be a class of a row or two."""
+    cells = [form.format(k % 24 + 1, k % 60, k % 11 + 1, 2000 + k) for k in range(60)]
+    with pytest.raises(InvalidInput, match=f"The 'target' of .* Got '{cells[0]}'"):
+        problem(tmp_path, cells)
+    assert problem(tmp_path, cells[:3] * 20).task == "classification"
+    assert problem(tmp_path, cells + cells, "classification").task == "classification"
+
+
 def test_gaps_among_numbers_are_gaps(tmp_path):
     cells = [str(v) for v in numbers()]
     cells[2], cells[5] = "NA", ""
@@ -149,10 +159,41 @@ def test_a_name_that_looks_like_a_second_one(tmp_path):
         found = posed(read_table(str(path), target=target), target, "auto", 0.2, 0)
         assert np.allclose(found.y, x + shift)
     path = write(tmp_path / "d.csv", ["score", "score", "score.2"], zip(x, x + 1.0, x + 2.0))
-    found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
+    with column_notes() as notes:
+        found = posed(read_table(str(path), target="score.2"), "score.2", "auto", 0.2, 0)
+    assert "'score', 'score.3'" in notes[0]
     assert np.allclose(found.y, x + 2.0)
     with pytest.raises(InvalidInput, match=r"The 'target' of .*'score'"):
         read_table(str(path), target="score")
+
+
+def test_columns_of_one_name_are_noted(tmp_path):
+    """In training and in new rows: the first of them keeps its name, which may be the wrong one."""
+    path = write(tmp_path / "d.csv", ["a", "a", "y"], zip(numbers(), numbers(seed=1), ["u", "v"] * 30))
+    done = call("fit", path, "--target", "y", "--out", tmp_path / "r", *TINY)
+    note = "Note: several columns are named 'a': they are read as 'a', 'a.2'.\n"
+    assert (done.exit_code, done.stderr) == (0, note)
+    record = json.loads((tmp_path / "r" / "record.json").read_text(encoding="utf-8"))
+    assert record["notes"] == [note[6:-2]]
+    assert call("predict", tmp_path / "r", path).stderr == note
+
+
+def test_identifiers_named_like_outputs_are_kept(tmp_path):
+    """None of the two columns replaces the other."""
+    ids = [f"n{k}" for k in range(60)]
+    data = write(tmp_path / "d.csv", ["row", "a", "y"], zip(ids, numbers(), ["u", "v"] * 30))
+    done = call("fit", data, "--target", "y", "--out", tmp_path / "r", "--quiet", *TINY)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(call("predict", tmp_path / "r", data).stdout.splitlines()))
+    assert [(row["row"], row["row.2"]) for row in rows] == [(str(k + 1), ids[k]) for k in range(60)]
+    held = list(csv.DictReader((tmp_path / "r" / "predictions.csv").read_text().splitlines()))
+    assert all(ids[int(row["row"]) - 1] == row["row.2"] for row in held)
+    new = write(tmp_path / "n.csv", ["a", "prediction"], zip(numbers(), ids))
+    rows = list(
+        csv.DictReader(call("predict", tmp_path / "r", new, "--id", "prediction").stdout.splitlines())
+    )
+    assert [row["prediction.2"] for row in rows] == ids
+    assert {row["prediction"] for row in rows} <= {"u", "v"}
 
 
 # -- files that are not ours --------------------------------------------------------------------------

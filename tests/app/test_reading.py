@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from sparsebnn.app.commands.reading import read_table
+from sparsebnn.app.commands.reading import column_notes, read_table
 from sparsebnn.app.commands.splitting import posed
 from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import Encoder, Table
@@ -47,16 +47,18 @@ def test_standard_input(monkeypatch):
 
 
 def test_names_are_told_apart(tmp_path):
-    assert read(tmp_path, "x,,x,x.2\n1,2,3,4\n").columns == ["x", "column 2", "x.3", "x.2"]
+    with column_notes() as notes:
+        assert read(tmp_path, "x,,x,x.2\n1,2,3,4\n").columns == ["x", "column 2", "x.3", "x.2"]
+    assert notes == ["several columns are named 'x': they are read as 'x', 'x.3'"]
     with pytest.raises(InvalidInput, match="'target'"):
         read(tmp_path, "x,y,x\n1,2,3\n", target="x")
 
 
 def test_words_for_missing_are_missing_but_in_the_target(tmp_path):
-    words = ["NA", "n/a", "NaN", "null", "None", "?", '""']
+    words = ["NA", "n/a", "NaN", "null", "None", "?", '""', ".", "#N/A", "<NA>"]
     frame = read(tmp_path, "a,y\n" + "".join(f"{w},{w}\n" for w in words) + "x,x\n", target="y")
-    assert frame["a"].to_list() == [None] * 7 + ["x"]
-    assert frame["y"].to_list() == ["NA", "n/a", None, "null", "None", "?", None, "x"]
+    assert frame["a"].to_list() == [None] * 10 + ["x"]
+    assert frame["y"].to_list() == ["NA", "n/a", None, "null", "None", "?", None, ".", "#N/A", "<NA>", "x"]
 
 
 def test_a_row_of_empty_cells_is_a_row(tmp_path):
@@ -69,6 +71,7 @@ def test_decimal_commas_belong_to_semicolons(tmp_path):
     cells = "x{0}word\n1,5{0}a,b\n2{0}c\nNA{0}d\n"
     assert read(tmp_path, cells.format(";")).rows() == [("1.5", "a,b"), ("2", "c"), (None, "d")]
     assert read(tmp_path, cells.format("\t"))["x"].to_list() == ["1,5", "2", None]
+    assert read(tmp_path, "x;word\n1,5%;a\n2,5 %;b\n")["x"].to_list() == ["1.5%", "2.5 %"]
 
 
 def test_a_table_like_uci_credit_approval(tmp_path):
@@ -87,6 +90,7 @@ BAD = {
     "header only": (b"a,b,y\n", "no rows"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read as CSV"),
     "a cell too many": (b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), "UTF-16, not UTF-8"),
     "pickle": (pickle.dumps({"y": 1}), "cannot be read as CSV"),
     "open quote": (b'a,y\n"1,2\n' + b"1,2\n" * 1000, "cannot be read as CSV"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import sparsebnn
 from sparsebnn.deploy import export, from_pretrained
 from sparsebnn.deploy.predictor import plain
-from sparsebnn.estimators.encoding import checked_table
+from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.inference.prediction import RealPrediction
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.compaction import compact
@@ -176,3 +177,47 @@ def test_estimators(name: str, kind: str, tmp_path: Path) -> None:
     _assert_close(_in_units(stored.predict(X), model), want)
     path = export(model, tmp_path / "mlflow", model=kind, format="mlflow")
     _assert_close(_in_units(_by_mlflow(path, X), model), want)
+
+
+def test_text_that_is_numbers_has_a_unit_in_files(tmp_path: Path) -> None:
+    """The library reads text; a file takes the numbers, in the unit that its description names."""
+    random = np.random.RandomState(0)
+    rate, hour, month = random.rand(80) * 100.0, random.randint(0, 24, 80), random.randint(1, 13, 80)
+    text = pd.DataFrame(
+        {
+            "rate": [f"{value:.2f}%" for value in rate],
+            "hour": [f"{value:02d}:30" for value in hour],
+            "month": [f"2024-{value:02d}" for value in month],
+            "sex": [f" {value} " for value in random.choice(["f", "m"], 80)],
+        }
+    )
+    numbers = pd.DataFrame(
+        {
+            "rate": rate.round(2),
+            "hour": hour + 0.5,
+            "month": pd.to_datetime(text["month"] + "-01"),
+            "sex": text["sex"].str.strip(),
+        }
+    )
+    model = sparsebnn.SparseBNNClassifier(epochs=8, replicates=2, n_draws=8, random_state=0)
+    model.fit(text, np.where(rate + hour > 60.0, "yes", "no"))
+    want = {"probabilities": model.predict_proba(text)}
+    assert np.ptp(want["probabilities"]) > 0.1
+    path = export(model, tmp_path / "model.onnx")
+    _assert_close(readers.by_onnx(path, numbers), want)
+    path = export(model, tmp_path / "model.pt2")
+    _assert_close(readers.by_pt2(path, numbers), want)
+    extra = {"sparsebnn.json": ""}
+    torch.export.load(path, extra_files=extra)
+    about = json.loads(extra["sparsebnn.json"])
+    assert [column.get("unit") for column in about["columns"]] == ["percent", "hours", None, None]
+    path = export(model, tmp_path / "model.c")
+    assert "rate, percent; NaN" in path.with_suffix(".h").read_text()
+    for compiler in COMPILERS:
+        _assert_close(
+            _c_parts(readers.by_c(path, numbers[:9], model._encoder.columns, compiler), want),
+            {"probabilities": want["probabilities"][:9]},
+        )
+    stored = from_pretrained(export(model, tmp_path / "folder"))
+    for frame in (text, numbers):
+        _assert_close(stored.predict(frame), want)

@@ -1,6 +1,7 @@
 """The classifier: against oracles, in scikit-learn's company, saved and loaded."""
 
 import dataclasses
+import datetime
 import pickle
 import re
 
@@ -15,7 +16,14 @@ from sklearn.preprocessing import StandardScaler
 
 from estimators.quick import QUICK, two_classes
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import EstimatorError, SparseBNNClassifier, SparseBNNRegressor, load, persistence
+from sparsebnn.estimators import (
+    ColumnWarning,
+    EstimatorError,
+    SparseBNNClassifier,
+    SparseBNNRegressor,
+    load,
+    persistence,
+)
 from sparsebnn.estimators.feature_selection import slopes_of
 from sparsebnn.inference.sampling import draw_outputs
 from sparsebnn.io import storage
@@ -187,8 +195,10 @@ def test_two_columns_of_one_name_are_told_apart():
     pandas = pytest.importorskip("pandas")
     x, y = two_classes()
     frame = pandas.DataFrame(x, columns=["a", "a", "b", "c"])
-    model = SparseBNNClassifier(**QUICK).fit(frame, y)
+    with pytest.warns(ColumnWarning, match=r"named 'a': they are read as 'a', 'a\.2'"):
+        model = SparseBNNClassifier(**QUICK).fit(frame, y)
     assert list(model.feature_names_in_) == list(model.names_) == ["a", "a.2", "b", "c"]
+    assert "'a.2'" in model.notes_[0]
     assert model.score(frame, y) > 0.9
 
 
@@ -319,6 +329,57 @@ def test_a_model_for_a_gpu_predicts_where_there_is_none(fitted, tmp_path, monkey
 def test_messages(name, value, more):
     with pytest.raises(InvalidInput, match=f"The '{name}' of SparseBNNClassifier must be "):
         SparseBNNClassifier(**{name: value}, **more).fit(*two_classes(20))
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [["a", 1, 2.5], [True, "a"], np.array([True, 0.5], dtype=object), np.array(["a", 1], dtype=object)],
+)
+def test_labels_of_several_types_are_refused(mixed):
+    """NumPy would make text of a list: 1 and "1" would be one class."""
+    labels = mixed * 20 if isinstance(mixed, list) else np.tile(mixed, 20)
+    with pytest.raises(InvalidInput, match="The 'y' of SparseBNNClassifier must be labels of one type"):
+        SparseBNNClassifier(**QUICK).fit(np.zeros((len(labels), 1)), labels)
+
+
+def test_labels_that_are_neither_text_nor_numbers_are_refused():
+    days = np.array([datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)] * 20)
+    with pytest.raises(InvalidInput, match=r"The 'y' of .* Got a date instead"):
+        SparseBNNClassifier(**QUICK).fit(np.zeros((40, 1)), days)
+    with pytest.raises(InvalidInput, match=r"The 'y' of SparseBNNRegressor .* dates"):
+        SparseBNNRegressor(**QUICK).fit(np.zeros((40, 1)), days.astype("datetime64[D]"))
+    with pytest.raises(InvalidInput, match=r"The 'y' of .* Got a datetime64 instead"):
+        SparseBNNClassifier(**QUICK).fit(np.zeros((40, 1)), days.astype("datetime64[D]"))
+    for kind in (SparseBNNClassifier, SparseBNNRegressor):
+        with pytest.raises(InvalidInput, match=f"The 'y' of {kind.__name__} must be numbers. Got 'v'"):
+            kind(**QUICK).fit(np.zeros((40, 1)), np.array([["1", "v"]] * 40))
+
+
+@pytest.mark.parametrize(("dtype", "labels"), [("Int64", [1, 2]), ("boolean", [True, False])])
+def test_labels_of_pandas_own_types(dtype, labels):
+    pandas = pytest.importorskip("pandas")
+    x = two_classes(40)[0]
+    model = SparseBNNClassifier(**QUICK).fit(x, pandas.Series(labels * 20, dtype=dtype))
+    assert model.classes_.dtype == np.array(labels).dtype
+    with pytest.raises(InvalidInput, match=r"The 'y' of .* free of missing labels"):
+        SparseBNNClassifier(**QUICK).fit(x, pandas.Series([labels[0], None] * 20, dtype=dtype))
+
+
+@pytest.mark.parametrize("labels", [[1, 0], [True, False], [2.0, 3.0]])
+def test_numbers_as_objects_are_labels(labels):
+    x, y = two_classes()
+    given = np.where(y == "yes", *labels).astype(object)
+    model = SparseBNNClassifier(**QUICK).fit(x, given)
+    assert model.classes_.tolist() == sorted(labels)
+    assert model.classes_.dtype == np.array(labels).dtype
+
+
+def test_labels_that_differ_in_white_space_are_pointed_out():
+    """They stay apart: what is predicted must be a label as it was given."""
+    x, y = two_classes()
+    with pytest.warns(ColumnWarning, match="'yes', 'yes '"):
+        model = SparseBNNClassifier(**QUICK).fit(x, np.where(x[:, 2] > 0, "yes ", y))
+    assert model.classes_.tolist() == ["no", "yes", "yes "]
 
 
 # -- scikit-learn's habits ----------------------------------------------------------------------------

@@ -100,6 +100,45 @@ def test_other_text_is_a_category(cells):
     assert {*column.levels, column.reference} - {None} == set(cells)
 
 
+@pytest.mark.parametrize(
+    ("cells", "numbers", "unit"),
+    [
+        (["45%", " 4.5 %", "?"], [45.0, 4.5, np.nan], "percent"),
+        (["14:30", "9:05", None], [14.5, 9 + 5 / 60, np.nan], "hours"),
+        (["14:30:36", "00:00:00.0"], [14.51, 0.0], "hours"),
+        ([datetime.time(14, 30, 36), None, datetime.time(1)], [14.51, np.nan, 1.0], "hours"),
+    ],
+)
+@pytest.mark.parametrize("kind", [frame, lambda a: pl.DataFrame({"a": a})])
+@pytest.mark.parametrize("asked", [None, "number"])
+def test_percentages_and_times_are_numbers(cells, numbers, unit, kind, asked):
+    encoder = Encoder.learned(Table.of(kind(a=cells)), np.ones(len(cells)), {"a": asked} if asked else None)
+    assert encoder.columns[0].kind == "number"
+    assert unit in encoder.notes[0]
+    there = ~np.isnan(numbers)
+    np.testing.assert_allclose(raw(encoder, kind(a=cells))[there, 0], np.array(numbers)[there], atol=1e-12)
+    np.testing.assert_allclose(raw(encoder, frame(a=[numbers[0]]))[:, 0], numbers[0])
+    with pytest.raises(InvalidInput, match="The 'a' of the table"):  # text without a sign has another unit
+        encoded(encoder, frame(a=["0.45"]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        (["7", "8", "9.5"] * 6 + ["unknown"], "'unknown' (1×)"),
+        (["$1,200", "$900"] * 6, "'$1,200' (6×), '$900' (6×)"),
+        (["45%", "0.3"] * 6, "'45%' (6×)"),
+    ],
+)
+def test_words_and_signs_among_numbers_are_pointed_out(cells, named):
+    encoder = learned(frame(a=cells))
+    assert encoder.columns[0].kind == "category"
+    with pytest.warns(ColumnWarning, match="'a'") as caught:
+        warn_of_columns(encoder)
+    assert named in str(caught[0].message)
+    assert learned(frame(a=["low", "7", "8"] * 6)).notes == []
+
+
 MOMENTS = [datetime.datetime(2023, 12, 31), datetime.datetime(2024, 2, 1), datetime.datetime(2024, 2, 15, 6)]
 
 
@@ -126,6 +165,25 @@ def test_dates_as_time_and_season(cells):
     np.testing.assert_allclose(found[:, 1], np.sin(2 * np.pi * np.array(expected) / 365.2425), atol=1e-9)
     np.testing.assert_allclose((found[:, 1:] ** 2).sum(1), 1.0, rtol=1e-10)
     np.testing.assert_allclose(raw(encoder, frame(d=["2024-02-01"]))[:, 0], expected[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("cells", [["2023-12", "2024-02"], ["2023/12", "2024/02"], ["12/2023", "02/2024"]])
+def test_months_are_their_first_day(cells):
+    encoder = learned(frame(d=cells))
+    assert encoder.columns[0].kind == "date"
+    days = [
+        (np.datetime64(day) - np.datetime64("1970-01-01")).astype(int) for day in ("2023-12-01", "2024-02-01")
+    ]
+    np.testing.assert_allclose(raw(encoder, frame(d=cells))[:, 0], days)
+    assert learned(frame(d=["2023-24", "2024-25"])).columns[0].kind == "category"
+
+
+def test_dates_with_the_year_first_and_slashes():
+    cells = ["2023/12/31", "2024/02/01"]
+    np.testing.assert_array_equal(
+        encoded(learned(frame(d=cells)), frame(d=cells)),
+        encoded(learned(frame(d=["2023-12-31", "2024-02-01"])), frame(d=["2023-12-31", "2024-02-01"])),
+    )
 
 
 def test_dates_without_an_order_of_day_and_month_are_left_out():
@@ -160,6 +218,17 @@ def test_words_by_level_and_unknown_words_by_none():
     assert encoder.input_names == ["town=a", "town=b", "town=c"]
     np.testing.assert_allclose(raw(encoder, given), [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]], atol=1e-12)
     np.testing.assert_allclose(raw(encoder, frame(town=["elsewhere"])), [[0, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [list, pd.Categorical])
+def test_white_space_around_words_does_not_matter(kind):
+    given = pd.DataFrame({"town": kind(["b", "a ", " b", "a", "c", "c\t"])})
+    encoder = learned(given)
+    assert encoder.input_names == ["town=a", "town=b", "town=c"]
+    inputs = encoded(encoder, given)
+    np.testing.assert_array_equal(inputs[::2], inputs[[2, 0, 4]])
+    np.testing.assert_array_equal(inputs[1], inputs[3])
+    np.testing.assert_array_equal(inputs[4], inputs[5])
 
 
 def test_unknown_words_stand_between_two_levels():
@@ -428,9 +497,27 @@ def test_names_of_polars_frames_are_those_of_training():
     given = pl.DataFrame({"a": np.arange(20.0) ** 2, "b": np.arange(20.0)[::-1] ** 2})
     model = SparseBNNClassifier(**QUICK).fit(given, [0, 1] * 10)
     assert model.predict(given).shape == (20,)
-    for other in (given.select("b", "a"), given.rename({"b": "c"})):
-        with pytest.raises(InvalidInput, match="'columns'"):
+    for other, said in (
+        (given.select("b", "a"), "another order .*feature_names_in_"),
+        (given.rename({"b": "c"}), "no column 'b' and the new column 'c'"),
+        (given.with_columns(c=1.0), "the new column 'c' .*feature_names_in_"),
+    ):
+        with pytest.raises(InvalidInput, match=f"'columns'.*{said}"):
             model.predict(other)
+    np.testing.assert_array_equal(
+        model.predict(given.select("b", "a")[list(model.feature_names_in_)]), model.predict(given)
+    )
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("b", 1)]])
+def test_names_that_are_no_text_keep_their_order(names):
+    """scikit-learn does not look at such names: rows of another order would be predicted in silence."""
+    given = pd.DataFrame(ordinary(40))
+    given.columns = pd.MultiIndex.from_tuples(names) if isinstance(names[0], tuple) else names
+    model = SparseBNNClassifier(**QUICK).fit(given, [0, 1] * 20)
+    assert model.predict(given).shape == model.predict(given.to_numpy()).shape
+    with pytest.raises(InvalidInput, match=r"'columns'.*another order"):
+        model.predict(given.iloc[:, ::-1])
 
 
 def test_a_frame_for_a_network_trained_on_an_array():
@@ -440,6 +527,37 @@ def test_a_frame_for_a_network_trained_on_an_array():
     np.testing.assert_array_equal(model.predict_proba(pl.DataFrame(x)), model.predict_proba(x))
     with pytest.raises(InvalidInput, match="'number of columns'"):
         model.predict(pl.DataFrame(x[:, :1]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "advice"),
+    [
+        ({"a": [1.0], "b": [2.0]}, "pd.DataFrame"),
+        ([{"a": 1.0, "b": 2.0}], "pd.DataFrame"),
+        ([1.0, "x"], "pd.DataFrame"),
+        ("table.csv", "read_csv"),
+        (pd.Series([1.0, 2.0]), "iloc"),
+        (pl.Series([1.0, 2.0]), "iloc"),
+        (pl.LazyFrame({"a": [1.0], "b": [2.0]}), "collect"),
+        (iter([1.0]), "pd.DataFrame"),
+    ],
+)
+def test_what_is_no_table_is_named(bad, advice):
+    model = SparseBNNClassifier(**QUICK).fit(pd.DataFrame({"a": np.arange(20.0) ** 2, "b": 1.0}), [0, 1] * 10)
+    for call in (model.predict, lambda X: SparseBNNClassifier(**QUICK).fit(X, [0])):
+        with pytest.raises(InvalidInput, match=f"The 'X' of SparseBNNClassifier must be a frame.*{advice}"):
+            call(bad)
+
+
+def test_frames_without_columns_are_refused():
+    with pytest.raises(ValueError, match=r"0 feature\(s\) .* minimum of 1 is required"):
+        SparseBNNClassifier(**QUICK).fit(pd.DataFrame(index=range(20)), [0, 1] * 10)
+
+
+def test_cells_that_are_arrays_are_text():
+    """A column of embeddings is left out, with a warning."""
+    given = frame(a=[np.arange(k, k + 3) for k in range(40)], b=[[k] for k in range(40)])
+    assert [column.kind for column in learned(given).columns] == ["dropped", "dropped"]
 
 
 # -- values far off -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sparsebnn.deploy.c_tables import check_finite, tables
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.table import FARTHEST, has_range, levels
 from sparsebnn.estimators.columns import Column
+from sparsebnn.io.cells import UNITS
 from sparsebnn.kernels.compiler import SOURCE
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.lowering import Program, lower
@@ -156,7 +157,8 @@ def _row(exported: Exported, name: str) -> tuple[list[str], str]:
         if column.kind == "category":
             fields.append(f'  const char *{field}; /* {_comment(column.name)}; NULL or "" is missing */')
         else:
-            what = ", days since 1970-01-01" if column.kind == "date" else ""
+            unit = "days since 1970-01-01" if column.kind == "date" else UNITS.get(column.form)
+            what = f", {unit}" if unit else ""
             fields.append(f"  double {field}; /* {_comment(column.name)}{what}; NaN is missing */")
     fields = fields or ["  double unused;"]
     return ["typedef struct {", *fields, f"}} {name}_row;", ""], f"const {name}_row *row"

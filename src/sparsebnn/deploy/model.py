@@ -13,6 +13,7 @@ from sparsebnn.deploy.predictor import Head, Predictor, example_of, predictor_of
 from sparsebnn.deploy.table import TableModel, levels
 from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import Encoder, Table
+from sparsebnn.io.cells import UNITS
 from sparsebnn.likelihoods import Likelihood
 
 __all__ = ["Exported", "exported"]
@@ -64,6 +65,7 @@ class Exported:
             known["columns"] = [
                 {"name": column.name, "kind": column.kind}
                 | ({"levels": list(levels(column))} if column.kind == "category" else {})
+                | ({"unit": UNITS[column.form]} if column.form in UNITS else {})
                 for column in self.columns
             ]
         return known

@@ -1,8 +1,8 @@
 """The preprocessing of a table as tensor operations, so that an exported file takes raw columns.
 
 A row is a vector of double precision with one number per column: the number itself, a date as days since
-1970-01-01 (UTC), a category as its place in :func:`levels`, −1 for a level that training did not have. NaN is
-a missing value.
+1970-01-01 (UTC), a percentage as the number before the sign, a time of day as hours, a category as its place
+in :func:`levels`, −1 for a level that training did not have. NaN is a missing value.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
     Encoder,
     checked_kinds,
-    checked_table,
     is_frame,
     is_sparse,
+    shared_names,
     warn_of_columns,
 )
 from sparsebnn.estimators.ensemble import (
@@ -39,6 +39,7 @@ from sparsebnn.estimators.ensemble import (
     leaves_out,
 )
 from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
+from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
 from sparsebnn.inference.linear import can_be_linear, linear_network
@@ -118,7 +119,8 @@ class SparseBNN(Training):
                 sample_weight, np.empty((len(table), 1)), dtype=np.float64, ensure_non_negative=True
             )
             targets, weight, notes = prepare(len(table), weight)
-            notes = [*notes, *_little_weight(weight)]
+            shared = shared_names([str(name) for name in X.columns]) if is_frame(X) else []
+            notes = [*shared, *notes, *_little_weight(weight)]
             kept = weight > 0.0
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")

@@ -10,20 +10,17 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    assert_all_finite,
     check_array,
     check_consistent_length,
     check_is_fitted,
-    column_or_1d,
 )
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.plan import share
+from sparsebnn.estimators.target_checks import check_numbers, checked_labels, is_multilabel, padded
 from sparsebnn.inference.metrics import entropy
-from sparsebnn.io.cells import absent
 from sparsebnn.likelihoods import (
     Bernoulli,
     Categorical,
@@ -176,12 +173,12 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         check_choice(self.likelihood, ("auto", "ordinal", "noisy_categorical"), "likelihood", _OWNER)
 
         def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
-            if _is_multilabel(y):
+            if is_multilabel(y):
                 return self._several(y, rows), weight, []
-            labels = _labels(y)
+            labels = checked_labels(y)
             check_consistent_length(np.empty(rows), labels)
             if self._continued is None or not self._continued.networks:
-                self.classes_ = np.unique(labels if classes is None else _labels(classes))
+                self.classes_ = np.unique(labels if classes is None else checked_labels(classes))
             codes = np.searchsorted(self.classes_, labels)
             known = self.classes_[np.minimum(codes, len(self.classes_) - 1)] == labels
             if not known.all():
@@ -196,12 +193,13 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
                 weight = weight * compute_sample_weight(self.class_weight, labels)
             self._multilabel = False
             dtype = np.float32 if isinstance(self._likelihood(torch.empty(0)), Bernoulli) else np.int64
-            return torch.from_numpy(codes.astype(dtype)), weight, []
+            return torch.from_numpy(codes.astype(dtype)), weight, padded(self.classes_)
 
         return prepare
 
     def _several(self, y: Any, rows: int) -> torch.Tensor:
         """Targets of several labels; ``classes_`` are the names or numbers of the columns."""
+        check_numbers(y, _OWNER)
         present = check_array(y, dtype=np.float64, input_name="y")
         check_consistent_length(np.empty(rows), present)
         for what in ("likelihood", "class_weight"):
@@ -364,21 +362,3 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-
-def _is_multilabel(y: Any) -> bool:
-    shape: Any = getattr(y, "shape", None)
-    shape = np.asarray(y).shape if shape is None else shape
-    return len(shape) == 2 and shape[1] > 1
-
-
-def _labels(y: Any) -> np.ndarray:
-    if y is None:
-        raise ValueError("SparseBNNClassifier requires y to be passed, but the target y is None")
-    labels = column_or_1d(y, warn=True)
-    if labels.dtype.kind == "O" and any(absent(v) for v in labels.tolist()):
-        advice = "Drop the rows without a label."
-        raise invalid("y", _OWNER, "free of missing labels", "missing ones", advice)
-    assert_all_finite(labels, input_name="y")
-    check_classification_targets(labels)
-    return labels

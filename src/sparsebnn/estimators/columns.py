@@ -20,12 +20,13 @@ import numpy as np
 
 from sparsebnn.estimators import target_codes
 from sparsebnn.estimators.target_codes import Signal
-from sparsebnn.io.cells import kind_of, labels, to_floats, to_objects
+from sparsebnn.io.cells import UNITS, among_numbers, kind_of, labels, to_floats, to_objects
 
 _LEVELS = 30  # with more, levels are coded by the target
 _MOST_CODED = 10_000  # levels; rarer ones count as the average
 _LEAST_STD = 0.1  # an indicator that is nearly always 0 must not become a huge number
 _YEAR = 365.2425
+_MOST_NAMED = 3  # cells that a note names
 
 # Values are extreme if the middle 80% lies within a thousandth of a standard deviation. They are clipped at
 # ten times the width of that middle.
@@ -48,13 +49,15 @@ class Column:
 
     ``kind`` is ``number``, ``date``, ``category`` or ``dropped``, which has no inputs. ``centre`` and
     ``scale`` standardize each input. With two levels there is one input, and ``reference`` is the level where
-    it is 0. ``form`` is the ``strptime`` format of dates with the year last. ``limits`` clip extreme values.
+    it is 0. ``form`` is how dates, percentages or times are written
+    (:func:`~sparsebnn.io.cells.kind_of`). ``limits`` clip extreme values.
     ``reach`` is the range of the training rows and a tenth of it on both sides: beyond, a number counts as
     the end of it, so that predictions do not grow without limit where there were no data.
     ``constant`` marks a dropped column with a single value; ``sentinel`` is a number such as −999 that may
     mean "missing". ``codes`` are the numbers of the levels, one row each, if they are coded by the target.
     ``identifier`` marks a column that numbers or names the rows, ``asked`` one that was left out on request,
-    and ``merged`` counts levels that are too rare to be known.
+    ``merged`` counts levels that are too rare to be known, and ``doubtful`` marks a category of which most
+    values are numbers.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Column:
     identifier: bool = False
     asked: bool = False
     merged: int = 0
+    doubtful: bool = False
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -154,11 +158,14 @@ def learn(
 
     ``kind`` is ``number`` or ``category`` if it is known; ``given`` returns what many levels are coded by.
     """
-    kind, form = (kind, "") if kind is not None else kind_of(values)
+    if kind == "category":
+        return _learn_category(name, values, weight, given)
+    found, form = kind_of(values)
+    kind, form = (found, form) if kind in (None, found) else (kind, "")
     if kind == "ambiguous":
         return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
-        return _learn_category(name, values, weight, given)
+        return _among_numbers(_learn_category(name, values, weight, given), values)
     known = to_floats(values, kind, form, name)
     gaps = np.isnan(known)
     if gaps.all():
@@ -166,7 +173,8 @@ def learn(
     low, high = known[~gaps].min(), known[~gaps].max()
     if low == high and not gaps.any():
         return Column(name, "dropped", "always the same", constant=True)
-    notes = [f"always the same or missing ({gaps.mean():.0%})"] if low == high else []
+    notes = [f"read as numbers, in {UNITS[form]}"] if form in UNITS else []
+    notes += [f"always the same or missing ({gaps.mean():.0%})"] if low == high else []
     if gaps.any() and low < high:
         notes.append(f"missing in {gaps.mean():.1%} of the rows")
     limits = far_limits(known[~gaps], weight[~gaps])
@@ -188,6 +196,18 @@ def learn(
 
 def _shown(value: float, kind: str) -> str:
     return f"{value:.4g}" if kind == "number" else str(np.datetime64(math.floor(value), "D"))
+
+
+def _among_numbers(column: Column, values: np.ndarray) -> Column:
+    """The same column, with a note if most of its values are numbers."""
+    others = among_numbers(values)
+    if not others:
+        return column
+    listed = ", ".join(f"{cell!r} ({count}×)" for cell, count in others.most_common(_MOST_NAMED))
+    listed += " and others" if len(others) > _MOST_NAMED else ""
+    note = f"{column.note}; nearly all values are numbers, but not {listed}: if the column holds numbers, "
+    note += "correct or empty those cells"
+    return replace(column, note=note, doubtful=True)
 
 
 def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, given: Given | None) -> Column:

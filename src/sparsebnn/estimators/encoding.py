@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
-from torch import Tensor
 
 from sparsebnn.checks import check_choice, invalid
 from sparsebnn.estimators.columns import (
@@ -22,19 +20,19 @@ from sparsebnn.estimators.columns import (
     encode_training,
     learn,
 )
-from sparsebnn.io.cells import labels, to_floats, to_objects
+from sparsebnn.io.cells import UNITS, labels, to_floats, to_objects
 
 __all__ = [
     "KINDS",
     "Encoder",
     "Table",
     "checked_kinds",
-    "checked_table",
     "counts_rows",
     "is_frame",
     "is_sparse",
     "names_apart",
     "numbers_rows",
+    "shared_names",
     "values_of",
     "warn_of_columns",
 ]
@@ -150,7 +148,7 @@ class Encoder:
                 found.append(Column(name, "dropped", _NUMBERS_ROWS, identifier=True))
             else:
                 column = learn(name, values, weight, kind, given)
-                if kind is None and column.kind == "number" and counts_rows(name, values):
+                if (kind, column.kind, column.form) == (None, "number", "") and counts_rows(name, values):
                     note = ", ".join(filter(None, [column.note, _COUNTS_ROWS]))
                     column = dataclasses.replace(column, note=note, identifier=True)
                 found.append(column)
@@ -167,8 +165,9 @@ class Encoder:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on each column that is left out, clipped, coded by the target, or doubtful."""
-        return [_sentence(column) for column in self.columns if _remarkable(column) or column.codes]
+        """A sentence on each column that is left out, clipped, coded by the target, in a unit or doubtful."""
+        noted = [c for c in self.columns if _remarkable(c) or c.codes or c.form in UNITS]
+        return [_sentence(column) for column in noted]
 
     def transform_training(self, table: Table, weight: np.ndarray, given: Given) -> np.ndarray:
         """Like :meth:`transform` for the rows of training: codes of levels do not depend on their own
@@ -271,8 +270,25 @@ def names_apart(names: Sequence[str]) -> list[str]:
     return apart
 
 
+def shared_names(names: Sequence[str]) -> list[str]:
+    """A sentence on each name that several columns have.
+
+    >>> shared_names(["x", "y", "x"])
+    ["Several columns are named 'x': they are read as 'x', 'x.2'."]
+    """
+    read: dict[str, list[str]] = {}
+    for name, own in zip(names, names_apart(names)):
+        read.setdefault(name, []).append(own)
+    return [
+        f"Several columns are named {name!r}: they are read as {', '.join(map(repr, own))}."
+        for name, own in read.items()
+        if len(own) > 1
+    ]
+
+
 def _remarkable(column: Column) -> bool:
-    return column.kind == "dropped" or column.identifier or bool(column.limits) or column.sentinel is not None
+    doubtful = column.identifier or column.doubtful or bool(column.limits) or column.sentinel is not None
+    return column.kind == "dropped" or doubtful
 
 
 def _sentence(column: Column) -> str:
@@ -297,62 +313,3 @@ def checked_kinds(kinds: Any, names: Sequence[str], owner: str) -> dict[str, str
         check_choice(name, names, "column_kinds", owner)
         check_choice(kind, KINDS, f"column_kinds[{name!r}]", owner)
     return dict(kinds or {})
-
-
-# -- checks ---------------------------------------------------------------------------------------------
-
-
-def checked_table(estimator: Any, X: Any, reset: bool) -> Table:
-    """Any kind of table as named columns, with scikit-learn's checks of shape and names."""
-    least = 2 if reset else 1
-    if is_frame(X) or _holds_text(X):
-        X = X if is_frame(X) else np.asarray(X, dtype=object)
-        table = Table.of(X)
-        if hasattr(X, "get_columns") or (is_frame(X) and len(set(X.columns)) < len(X.columns)):
-            # Not every scikit-learn reads the names of every polars (older ones would lose them), or
-            # takes a frame with two columns of one name.
-            _check_names(estimator, table.names, reset)
-        else:
-            validate_data(estimator, X=X, reset=reset, skip_check_array=True)
-        if X.shape[0] < least:
-            found = f"Found array with {X.shape[0]} sample(s) (shape={X.shape})"
-            raise ValueError(f"{found} while a minimum of {least} is required.")
-        return table
-    checked = validate_data(
-        estimator,
-        X=X,
-        reset=reset,
-        accept_sparse="csr",
-        dtype=[np.float64, np.float32],
-        ensure_all_finite="allow-nan",
-        ensure_min_samples=least,
-    )
-    table = Table.of(checked)
-    names = getattr(estimator, "feature_names_in_", None)
-    return table if names is None else dataclasses.replace(table, names=tuple(map(str, names)))
-
-
-def _check_names(estimator: Any, names: tuple[str, ...], reset: bool) -> None:
-    if reset:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-        estimator.n_features_in_ = len(names)
-        return
-    known = getattr(estimator, "feature_names_in_", None)
-    if known is None:  # trained on an array
-        if len(names) != estimator.n_features_in_:
-            expected = f"{estimator.n_features_in_}, as in training"
-            raise invalid("number of columns", type(estimator).__name__, expected, len(names))
-    elif names != tuple(known):
-        expected = f"those of training: {', '.join(map(str, known))}"
-        raise invalid("columns", type(estimator).__name__, expected, ", ".join(names))
-
-
-def _holds_text(x: Any) -> bool:
-    """Whether an array or a list of rows contains text."""
-    if is_sparse(x) or isinstance(x, Tensor):
-        return False
-    try:
-        array = x if isinstance(x, np.ndarray) else np.asarray(x, dtype=object)
-    except ValueError:
-        return False
-    return array.ndim == 2 and array.dtype.kind in "OU" and any(isinstance(v, str) for v in array.flat)

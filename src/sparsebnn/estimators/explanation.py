@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
 from sparsebnn.estimators.columns import Column
-from sparsebnn.estimators.encoding import Encoder, checked_table
+from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.ensemble import merged
 from sparsebnn.estimators.feature_selection import (
     BYTES,
@@ -28,6 +28,7 @@ from sparsebnn.estimators.feature_selection import (
     in_units,
     slopes_of,
 )
+from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.inference.curves import WhatIf, grids
 from sparsebnn.inference.explanation import Explanation, check_level, interval
 from sparsebnn.io.cells import absent, label, to_floats, to_objects

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
 from sparsebnn.estimators.columns import far_limits, middle_and_std
-from sparsebnn.estimators.encoding import checked_table
 from sparsebnn.estimators.observations import DRAWS_OUTSIDE, Observations
 from sparsebnn.estimators.plan import share
+from sparsebnn.estimators.table_checks import checked_table
+from sparsebnn.estimators.target_checks import check_numbers
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
 
 __all__ = ["SparseBNNRegressor"]
@@ -359,6 +360,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
 def _targets(y: Any) -> np.ndarray:
     if y is None:
         raise ValueError("SparseBNNRegressor requires y to be passed, but the target y is None")
+    check_numbers(y, _OWNER)
     found = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=False)
     if found.ndim == 2 and found.shape[1] == 1:
         return column_or_1d(found, warn=True)

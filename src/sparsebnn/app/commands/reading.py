@@ -5,11 +5,13 @@ Formats are CSV (also compressed or from standard input), Excel, Parquet and Num
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
 import re
 import sys
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -20,19 +22,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, check_choice, invalid
-from sparsebnn.estimators.columns import Column
-from sparsebnn.estimators.encoding import names_apart
+from sparsebnn.estimators.columns import Column, ColumnWarning
+from sparsebnn.estimators.encoding import names_apart, shared_names
 from sparsebnn.io.cells import MISSING, labels
 
-if TYPE_CHECKING:
-    import polars
 if TYPE_CHECKING:
     import polars
 
 __all__ = [
     "DATA",
+    "as_note",
     "column_kinds",
+    "column_notes",
     "identifiers",
+    "joined",
     "load_polars",
     "matched",
     "new_levels",
@@ -183,11 +186,30 @@ def _unique(names: list[str], target: str | None) -> list[str]:
     if target is not None and names.count(target) > 1:
         got = f"{target!r}, twice or more,"
         raise invalid("target", "sparsebnn fit", "the name of one column", got, "Rename these columns.")
+    for shared in shared_names(names):
+        warnings.warn(shared, ColumnWarning, stacklevel=2)
     return names_apart(names)
+
+
+@contextlib.contextmanager
+def column_notes() -> Iterator[list[str]]:
+    """What files are read with a warning of, as notes."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ColumnWarning)
+        yield found
+    found += dict.fromkeys(as_note(str(each.message)) for each in caught)
+
+
+def as_note(sentence: str) -> str:
+    """A sentence as the commands print it behind "Note: "."""
+    return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
 
 
 def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:
     polars = load_polars()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise _unreadable(name, "CSV", "it is UTF-16, not UTF-8")
     if b"\x00" in content:
         raise _unreadable(name, "CSV", "it holds binary data")
     try:
@@ -213,7 +235,8 @@ def _csv(content: bytes, name: str, target: str | None) -> polars.DataFrame:
         gaps = MISSING if own != target else ("", "nan")  # "none" and "?" may be classes
         cells = cells.set(cells.str.to_lowercase().is_in(gaps), None)
         points = cells.str.replace(",", ".", literal=True)
-        decimal = separator == ";" and points.cast(float, strict=False).null_count() == cells.null_count()
+        plain = points.str.strip_suffix("%").str.strip_chars_end().cast(float, strict=False)
+        decimal = separator == ";" and plain.null_count() == cells.null_count()
         columns[i] = points if decimal else cells
     return _checked(polars.DataFrame(dict(zip(names, columns))), name)
 
@@ -308,6 +331,19 @@ def identifiers(model: Any, table: polars.DataFrame, asked: Sequence[str]) -> di
     own = [c.name for c in model._encoder.columns if c.identifier and c.kind == "dropped"]
     names = list(asked) or [name for name in own if name in table.columns]
     return {name: table[name].to_list() for name in names}
+
+
+def joined(
+    numbered: Mapping[str, list[Any]], ids: Mapping[str, list[Any]], made: Mapping[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """The columns of a predictions file; an identifier that is named like another of them is renamed.
+
+    >>> joined({"row": [1]}, {"row": ["a"], "id": [7]}, {"prediction": [0.5]})
+    {'row': [1], 'row.2': ['a'], 'id': [7], 'prediction': [0.5]}
+    """
+    fixed = [*numbered, *made]
+    names = names_apart([*fixed, *ids])[len(fixed) :]
+    return {**numbered, **dict(zip(names, ids.values())), **made}
 
 
 def strange_levels(column: Column, values: np.ndarray) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import os
@@ -22,8 +23,11 @@ from sparsebnn.app import report
 from sparsebnn.app.commands import recording, survival, writing
 from sparsebnn.app.commands.reading import (
     DATA,
+    as_note,
     column_kinds,
+    column_notes,
     identifiers,
+    joined,
     load_polars,
     matched,
     new_levels,
@@ -90,10 +94,13 @@ def fit(
     writing.check_folder(out, force, data)
     try:
         with stages(quiet) as shown:
+            with column_notes() as named:
+                table = read_table(data, target=target if times is None else times.time)
             if times is not None:
-                problem = survival.posed(read_table(data, target=times.time), times, test_share, seed)
+                problem = survival.posed(table, times, test_share, seed)
             else:
-                problem = posed(read_table(data, target=target or ""), target or "", task, test_share, seed)
+                problem = posed(table, target or "", task, test_share, seed)
+            problem = dataclasses.replace(problem, notes=(*named, *problem.notes))
             settings["column_kinds"] = column_kinds(kinds or {}, problem.target, problem.inputs.columns)
             _print_notes(problem.notes, quiet)
             if tune:
@@ -180,7 +187,7 @@ def _fitted(
         warnings.simplefilter("ignore", UserWarning)  # the notes have the same text
         model.fit(problem.inputs[problem.training], problem.y[problem.training])
     del model._watchers
-    notes = [f"{note[:1].lower()}{note[1:].rstrip('.')}" for note in getattr(model, "notes_", ())]
+    notes = [as_note(note) for note in getattr(model, "notes_", ())]
     for column in model._encoder.columns:
         if column.kind == "dropped" and not any(repr(column.name) in note for note in notes):
             notes.append(f"column {column.name!r} is left out: {column.note}")
@@ -203,13 +210,9 @@ def _report(folder: Path) -> None:
 
 def _write_predictions(path: Path, model: Any, problem: Problem) -> None:
     held = problem.inputs[problem.test]
-    columns: dict[str, Sequence[Any]] = {
-        "row": (problem.rows[problem.test] + 1).tolist(),
-        **identifiers(model, held, ()),
-        **_truth(problem.y[problem.test]),
-        **recording.predictions(model, held),
-    }
-    writing.write_csv(path, columns)
+    made = {**_truth(problem.y[problem.test]), **recording.predictions(model, held)}
+    numbered = {"row": (problem.rows[problem.test] + 1).tolist()}
+    writing.write_csv(path, joined(numbered, identifiers(model, held, ()), made))
 
 
 def _truth(y: np.ndarray) -> dict[str, list[Any]]:
@@ -263,14 +266,14 @@ def predict(
     columns = loaded._encoder.columns
     rows, found = 0, [Counter[str]() for _ in columns]
     notes: dict[str, None] = {}
-    with writing.opened_rows(out) as write:
+    with column_notes() as named, writing.opened_rows(out) as write:
         for table in read_blocks(data):
             inputs, more = matched(loaded, table)
             notes |= dict.fromkeys(more)
             for levels, column, values in zip(found, columns, Table.of(inputs).values):
                 levels.update(strange_levels(column, values))
-            own = {"row": list(range(rows + 1, rows + len(table) + 1)), **identifiers(loaded, table, ids)}
-            made = {**own, **recording.predictions(loaded, inputs)}
+            numbered = {"row": list(range(rows + 1, rows + len(table) + 1))}
+            made = joined(numbered, identifiers(loaded, table, ids), recording.predictions(loaded, inputs))
             try:
                 write(_for_terminal(made) if out is None and sys.stdout.isatty() else made)
             except BrokenPipeError:
@@ -280,7 +283,7 @@ def predict(
             rows += len(table)
             if out is not None and not quiet and sys.stderr.isatty():
                 print(f"\r{rows} rows", end="\r", file=sys.stderr, flush=True)
-    _print_notes([*notes, *new_levels(columns, found, rows)], quiet=False)
+    _print_notes([*named, *notes, *new_levels(columns, found, rows)], quiet=False)
     return rows
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsebnn.checks import check_choice, invalid
+from sparsebnn.checks import InvalidInput, check_choice, invalid
 from sparsebnn.estimators.encoding import values_of
-from sparsebnn.io.cells import MISSING, absent, label, to_objects
+from sparsebnn.io.cells import MISSING, MOSTLY, SIGNS, absent, kind_of, label, number_of, to_objects
 
 if TYPE_CHECKING:
     import polars
@@ -21,8 +21,6 @@ __all__ = ["Problem", "posed", "spellings", "split", "typed"]
 
 _LEAST_ROWS = 10
 _MOST_CLASSES = 20
-_MOSTLY = 0.9  # with this share of numbers, other cells are reported as mistakes
-_SIGNS = re.compile(r"[\s,'’$€£¥%]")  # thousands separators, currency and percent signs
 _GAPS_AMONG_NUMBERS = set(MISSING) - {"none"}  # "none" may mean 0
 
 
@@ -72,8 +70,7 @@ def posed(table: polars.DataFrame, target: str, task: str, test_share: float, se
 def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
     """The target as numbers or labels, and the task; text among numbers is an error."""
     if values.dtype.kind in "mM":
-        advice = "Convert it to a number first, such as days since a date."
-        raise invalid("target", "sparsebnn fit", "numbers or classes", "dates or durations", advice)
+        raise _of_times("dates or durations")
     values = _as_numbers(values)
     if task == "classification":
         return values, task
@@ -81,33 +78,34 @@ def typed(values: np.ndarray, task: str) -> tuple[np.ndarray, str]:
         return values, _task(values[~np.isnan(values.astype(np.float64))]) if task == "auto" else task
     cells = [None if absent(v) else str(v).strip() for v in values.tolist()]
     there = [cell for cell in cells if cell is not None and cell.lower() not in _GAPS_AMONG_NUMBERS]
-    numbers = [_number(_SIGNS.sub("", cell)) for cell in there]
+    numbers = [number_of(SIGNS.sub("", cell)) for cell in there]
     known = np.array([number for number in numbers if number is not None])
-    mostly = len(known) >= max(1.0, _MOSTLY * len(there)) and _task(known) == "regression"
+    mostly = len(known) >= max(1.0, MOSTLY * len(there)) and _task(known) == "regression"
     if task == "auto" and not mostly:
+        kind, form = kind_of(to_objects(cells))
+        if (kind == "date" or form) and len(set(cells)) > _MOST_CLASSES:
+            raise _of_times(repr(there[0]))
         return values, "classification"
-    slips = Counter(cell for cell in there if _number(cell) is None)
+    slips = Counter(cell for cell in there if number_of(cell) is None)
     if slips:
         listed = ", ".join(f"{cell!r} ({count}×)" for cell, count in slips.most_common(5))
         got = listed + (" and others" if len(slips) > 5 else "")
         advice = "Correct those cells or leave them empty; --task classification takes each value as a class."
         raise invalid("target", "sparsebnn fit", "numbers for a regression", got, advice)
-    found = [None if cell is None else _number(cell) for cell in cells]
+    found = [None if cell is None else number_of(cell) for cell in cells]
     return np.array([np.nan if number is None else number for number in found]), "regression"
+
+
+def _of_times(got: str) -> InvalidInput:
+    advice = "Convert it to a number first, such as hours, or days since a date."
+    return invalid("target", "sparsebnn fit", "numbers or classes", got, advice)
 
 
 def _as_numbers(values: np.ndarray) -> np.ndarray:
     """Text as numbers if it is how they are usually written; 007 and 1.0 stay text, as they may be labels."""
-    cells = [math.nan if absent(v) else _number(v) if isinstance(v, str) else None for v in values.tolist()]
+    cells = [math.nan if absent(v) else number_of(v) if isinstance(v, str) else None for v in values.tolist()]
     same = all(v is not None and (v != v or label(v) == cell) for v, cell in zip(cells, values.tolist()))
     return np.array(cells, dtype=np.float64) if same else values
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return None
 
 
 def _task(values: np.ndarray) -> str:
@@ -149,10 +147,10 @@ def spellings(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     words = [str(value).strip() for value in values.tolist()]
     counts = Counter(words)
     padded = any(re.fullmatch(r"0\d+", word) for word in counts)
-    numeric = not padded and all(_number(word) is not None for word in counts)
+    numeric = not padded and all(number_of(word) is not None for word in counts)
     groups: dict[str | float | None, list[str]] = {}
     for word in sorted(counts, key=lambda w: (-counts[w], w)):
-        key = _number(word) if numeric else " ".join(word.casefold().split())
+        key = number_of(word) if numeric else " ".join(word.casefold().split())
         groups.setdefault(key, []).append(word)
     chosen = {word: group[0] for group in groups.values() for word in group}
     notes = [
