@@ -16,7 +16,7 @@ import torch
 import sparsebnn
 from sparsebnn.deploy import export, from_pretrained
 from sparsebnn.deploy.predictor import plain
-from sparsebnn.estimators.table_checks import checked_table
+from sparsebnn.estimators.checks import checked_table
 from sparsebnn.inference.prediction import RealPrediction
 from sparsebnn.likelihoods import Gaussian
 from sparsebnn.nn.compaction import compact

@@ -26,8 +26,8 @@ from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.predictor import Head, Predictor
 from sparsebnn.deploy.table import FARTHEST
+from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.encoding import Encoder
-from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.io.sparse_files import MODULES
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from sparsebnn.nn.compaction import Take

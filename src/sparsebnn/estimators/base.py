@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, explanation, feature_selection
+from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.continuing import continued
 from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
@@ -39,7 +40,6 @@ from sparsebnn.estimators.ensemble import (
     leaves_out,
 )
 from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
-from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
 from sparsebnn.inference.linear import can_be_linear, linear_network

@@ -18,8 +18,8 @@ from sklearn.utils.validation import (
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.checks import check_numbers, checked_labels, is_multilabel, padded
 from sparsebnn.estimators.plan import share
-from sparsebnn.estimators.target_checks import check_numbers, checked_labels, is_multilabel, padded
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import (
     Bernoulli,

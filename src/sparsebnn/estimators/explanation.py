@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_choice, check_count, check_seed, invalid
+from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.ensemble import merged
@@ -28,7 +29,6 @@ from sparsebnn.estimators.feature_selection import (
     in_units,
     slopes_of,
 )
-from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.inference.curves import WhatIf, grids
 from sparsebnn.inference.explanation import Explanation, check_level, interval
 from sparsebnn.io.cells import absent, label, to_floats, to_objects
@@ -123,7 +123,7 @@ def _grid(column: Column, values: np.ndarray, points: int) -> np.ndarray:
 def sampled(
     networks: Sequence[nn.Module], weights: np.ndarray, encoder: Encoder, n_draws: int, seed: int
 ) -> np.ndarray:
-    """``(draws, columns)``: whether a column reaches an output, in structures drawn from weighted networks."""
+    """``(draws, columns)``: whether a column reaches an output in structures drawn from weighted networks."""
     check_count(n_draws, "n_draws", "sample_inclusions", least=len(networks))
     seed = check_seed(seed, "seed", "sample_inclusions", least=0)
     column_of = encoder.column_of

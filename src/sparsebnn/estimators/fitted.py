@@ -15,10 +15,10 @@ from torch import Tensor
 
 from sparsebnn.checks import check_choice
 from sparsebnn.estimators import explanation, persistence, summary
+from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.encoding import Encoder
 from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.estimators.plan import Plan
-from sparsebnn.estimators.table_checks import checked_table
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.selection.credible_sets import CredibleSet
 from sparsebnn.training.devices import is_available, named, one_thread

@@ -14,11 +14,10 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from sparsebnn.checks import check_choice, check_count, invalid
 from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.checks import check_numbers, checked_table
 from sparsebnn.estimators.columns import far_limits, middle_and_std
 from sparsebnn.estimators.observations import DRAWS_OUTSIDE, Observations
 from sparsebnn.estimators.plan import share
-from sparsebnn.estimators.table_checks import checked_table
-from sparsebnn.estimators.target_checks import check_numbers
 from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT, likelihood
 
 __all__ = ["SparseBNNRegressor"]
