@@ -2,8 +2,8 @@
 
     python -m benchmarks.reading
 
-Every Python function of the package that is called is counted by its file; a ``checks.py`` is not, since error
-messages are not part of the story. Files under ``estimators/`` are counted for ``fit`` alone.
+Every Python function of the package that is called is counted by its file; files named ``checks.py`` are not,
+since error messages are not part of the story. Files under ``estimators/`` are counted for ``fit`` alone.
 """
 
 from __future__ import annotations
