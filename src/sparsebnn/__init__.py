@@ -1,8 +1,8 @@
 """Sparse Bayesian neural networks: every weight with its posterior inclusion probability.
 
 The names in ``__all__`` cover everyday use. The others are in the subpackages ``nn`` (layers, networks),
-``posteriors`` (families, priors), ``training``, ``inference`` and ``selection``, and in the modules
-``likelihoods``, ``init``, ``metrics`` and ``data``, all of which are attributes of ``sparsebnn``.
+``posteriors`` (families, priors), ``training``, ``inference``, ``selection``, ``estimators`` and ``deploy``,
+and in the modules ``likelihoods``, ``init``, ``metrics`` and ``data``: all are attributes of ``sparsebnn``.
 """
 
 from typing import Any
@@ -45,21 +45,24 @@ __all__ = [
     "train",
 ]
 
-_ESTIMATORS = ("SparseBNNClassifier", "SparseBNNRegressor", "SparseBNNSurvival")
+# Loaded when they are asked for, since estimators bring scikit-learn along.
+_LAZY = {
+    "SparseBNNClassifier": "estimators",
+    "SparseBNNRegressor": "estimators",
+    "SparseBNNSurvival": "estimators",
+    "export": "deploy",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, which bring scikit-learn along, are loaded when they are asked for."""
-    if name in _ESTIMATORS:
-        from sparsebnn import estimators
+    import importlib
 
-        return getattr(estimators, name)
-    if name == "export":
-        from sparsebnn.deploy import export
-
-        return export
+    if name in _LAZY.values():
+        return importlib.import_module(f"sparsebnn.{name}")
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"sparsebnn.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'sparsebnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ESTIMATORS, "export"])
+    return sorted({*globals(), *_LAZY, *_LAZY.values()})

@@ -28,7 +28,7 @@ from sparsebnn.selection import (
     randomization_p_values,
 )
 from sparsebnn.selection.convergence import split_rhat
-from sparsebnn.selection.marginal import StackedEvidence
+from sparsebnn.selection.marginal import Coefficients, LinearEvidence
 from sparsebnn.selection.rules import _DISAGREEMENT
 from sparsebnn.selection.structure import sample_structures, size_log_prior
 from studies.runner import Study, arguments, count, fill_page, read_rows
@@ -36,7 +36,7 @@ from studies.selection.exact import SpikeSlabProblem
 from studies.selection.mixtures import Spec as MixtureSpec
 from studies.selection.mixtures import combined, fit
 
-__all__ = ["SCENARIOS", "Scenario", "Spec", "run", "simulate", "summary", "table"]
+__all__ = ["SCENARIOS", "Scenario", "Spec", "StackedEvidence", "run", "simulate", "summary", "table"]
 
 METHODS = ("structure sampling", "networks", "randomization")
 
@@ -107,6 +107,31 @@ def _judged(chosen: np.ndarray, there: np.ndarray) -> dict[str, float]:
 
 def _by_level(p: np.ndarray, there: np.ndarray, spec: Spec) -> dict[str, Any]:
     return {str(level): _judged(p >= bayesian_fdr_threshold(p, level), there) for level in spec.levels}
+
+
+class StackedEvidence(LinearEvidence):
+    """Several data sets with equally many rows and inputs, sampled side by side as one program.
+
+    Slab ``d * grid + g`` is variance g of data set d; a chain stays with its data set.
+    """
+
+    def __init__(self, data: Sequence[tuple[np.ndarray, np.ndarray]], slab_vars: np.ndarray) -> None:
+        parts = [LinearEvidence(x, y, slab_vars) for x, y in data]
+        first = parts[0]
+        self.p, self.degrees, self.noise_var = first.p, first.degrees, None
+        self.grid, self.slab_vars = len(slab_vars), np.tile(slab_vars, len(parts))
+        self.grams = np.stack([part.gram.table for part in parts])
+        self.diagonals = np.stack([part.diagonal for part in parts])
+        self.scores = np.stack([part.score for part in parts])
+        self.totals = np.array([part.total for part in parts])
+
+    def _of(self, index: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, ...]:
+        own = slab // self.grid
+        rows = self.grams[own[:, None], index]
+        return rows, self.diagonals[own], self.scores[own], self.totals[own], self.slab_vars[slab]
+
+    def draw(self, gamma: np.ndarray, slab: np.ndarray, rng: np.random.Generator) -> Coefficients:
+        raise NotImplementedError("Draw coefficients from the LinearEvidence of each data set.")
 
 
 def _sampled(scenario: Scenario, numbers: Sequence[int], spec: Spec) -> list[dict[str, Any]]:

@@ -253,7 +253,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 def paired(rows: Sequence[dict[str, Any]]) -> str:
     """Sampling and susieR effect by effect, as a Markdown table: who found it, and in how large a set."""
-    by_key = {_key(row)[:3]: row for row in rows}
+    by_key = {_key(row): row for row in rows}
     made = [
         "| effects | found by both | median size | smaller, equal, larger | sampling alone | susieR alone |"
     ]
@@ -261,8 +261,8 @@ def paired(rows: Sequence[dict[str, Any]]) -> str:
     for effects in sorted({row["effects"] for row in rows}):
         both: list[tuple[int, int]] = []
         alone = [0, 0]
-        for number in sorted({row["data_set"] for row in rows}):
-            pair = [by_key.get((method, effects, number)) for method in (METHODS[0], METHODS[2])]
+        for data_set in sorted({_key(row)[1:] for row in rows if row["effects"] == effects}):
+            pair = [by_key.get((method, *data_set)) for method in (METHODS[0], METHODS[2])]
             if pair[0] is None or pair[1] is None:
                 continue
             for column in pair[0]["truth"]:
@@ -342,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for rows in in_parallel(jobs, workers):
                 study.append(rows)
     rows = read_rows(study.folder / "rows.jsonl")
-    rows = [row for row in rows if row["effects"] in spec.effects and row["seed"] == spec.seed]
+    rows = [row for row in rows if row["effects"] in spec.effects]
     print(table(summary(rows)))
     page = Path(study.given.out) / "docs" / "studies" / "finemapping.md"
     if page.exists():

@@ -51,7 +51,7 @@ def test_a_replicate_is_blind_to_the_targets_of_its_fold():
     other[np.flatnonzero(held & (y < 0))[0]], other[np.flatnonzero(held & (y > 0))[0]] = 1.0, -1.0
     first = SparseBNNRegressor(**FIVE, calibrate=True).fit(x, y)
     again = SparseBNNRegressor(**FIVE, calibrate=True).fit(x, other)
-    pairs = zip(first._trained[:10], again._trained)
+    pairs = zip(first._all_networks[:10], again._all_networks)
     same = [torch.equal(linear_layers(a)[0].weights.mean, linear_layers(b)[0].weights.mean) for a, b in pairs]
     assert same == 2 * [True, False, False, False, True]
 

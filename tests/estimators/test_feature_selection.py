@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, feature_selection
-from sparsebnn.estimators.feature_selection import _Asker, _mean_and_p, worth
+from sparsebnn.estimators.feature_selection import _Evaluator, _mean_and_p, worth
 from sparsebnn.likelihoods import Bernoulli
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import mlp
@@ -50,7 +50,7 @@ def plain_nll(made, x, y):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_changed_columns_are_those_of_the_whole_network(family):
     made, (x, y, weight) = network(family), data(40)
-    asker = _Asker(made, Bernoulli(), (x, y, weight), torch.arange(40), 1.0, 0)
+    asker = _Evaluator(made, Bernoulli(), (x, y, weight), torch.arange(40), 1.0, 0)
     new = x.double().clone()
     new[:, [1, 3]] = torch.randn(40, 2, dtype=torch.float64)
     found = asker._changed(torch.tensor([1, 3]), new[:, [1, 3]])
@@ -64,7 +64,7 @@ def test_shuffles_in_one_pass_are_shuffles_one_by_one(family, together, monkeypa
     monkeypatch.setattr(feature_selection, "_ROWS_TOGETHER", together)
     made, rows = network(family), data(40)
     columns = [torch.tensor([1, 3]), torch.tensor([0])]
-    ours, other = (_Asker(made, Bernoulli(), rows, torch.arange(40), 1.3, 0) for _ in range(2))
+    ours, other = (_Evaluator(made, Bernoulli(), rows, torch.arange(40), 1.3, 0) for _ in range(2))
     for inputs in columns:
         lost, totals = ours.shuffled(inputs)
         orders = [torch.randperm(40, generator=other.random) for _ in range(other.shuffles)]
@@ -77,12 +77,12 @@ def test_shuffles_in_one_pass_are_shuffles_one_by_one(family, together, monkeypa
 def test_little_effort_asks_fewer_networks_and_shuffles_less(monkeypatch):
     asked = []
 
-    class Counted(_Asker):
+    class Counted(_Evaluator):
         def shuffled(self, inputs):
             asked.append(self.shuffles)
             return super().shuffled(inputs)
 
-    monkeypatch.setattr(feature_selection, "_Asker", Counted)
+    monkeypatch.setattr(feature_selection, "_Evaluator", Counted)
     networks, forms = [network("gaussian", seed=k) for k in range(4)], [Bernoulli()] * 4
     unseen = [torch.arange(k, 200, 4) for k in range(4)]
     calls = {}
@@ -97,7 +97,7 @@ def test_little_effort_asks_fewer_networks_and_shuffles_less(monkeypatch):
 @pytest.mark.parametrize("family", ["spike_slab", "concrete", "gaussian"])
 def test_the_columns_prices_add_up_to_the_layers_divergence(family):
     made = network(family)
-    asker = _Asker(made, Bernoulli(), data(30), None, 1.0, 0)
+    asker = _Evaluator(made, Bernoulli(), data(30), None, 1.0, 0)
     total = sum(asker.price(torch.tensor([j])) for j in range(5))
     assert total == pytest.approx(float(made.double()[0].weights.closed_form_kl().detach()), rel=1e-10)
 
@@ -113,7 +113,7 @@ def test_columns_that_do_not_matter_are_rarely_found(rare, effort):
             y = (torch.rand(300, generator=torch.Generator().manual_seed(seed)) < 0.05).float()
             # The rare class as heavy as the other.
             rows = (rows[0], y, torch.where(y > 0, 19.0, 1.0))
-        asker = _Asker(made, Bernoulli(), rows, torch.arange(300), 1.0, seed, effort)
+        asker = _Evaluator(made, Bernoulli(), rows, torch.arange(300), 1.0, seed, effort)
         for j in range(inputs):
             lost, totals = asker.shuffled(torch.tensor([j]))
             found.append(_mean_and_p(lost, rows[2].double(), totals)[1])
@@ -125,7 +125,7 @@ def test_columns_that_do_not_matter_are_rarely_found(rare, effort):
 def test_a_column_that_matters_is_told_by_its_shuffles():
     """Against the share of many shuffles that lose as little as the rows as they are."""
     made, rows = network("gaussian", 5), data(200)
-    asker = _Asker(made, Bernoulli(), rows, torch.arange(200), 1.0, 0)
+    asker = _Evaluator(made, Bernoulli(), rows, torch.arange(200), 1.0, 0)
     for j in range(5):
         lost, totals = asker.shuffled(torch.tensor([j]))
         assert float(lost.sum()) == pytest.approx(float(totals.mean()))

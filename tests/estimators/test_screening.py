@@ -36,7 +36,7 @@ def outputs(made, x):
 def test_each_replicate_keeps_what_it_includes():
     found = screened([one(40, (3, 5)), one(40, (5,))], [Gaussian()] * 2, np.arange(40), 40)
     assert [torch.nonzero(each).flatten().tolist() for each in found.kept] == [[3, 5], [5]]
-    assert (found.inputs.tolist(), found.columns) == ([3, 5], 2)
+    assert found.inputs.tolist() == [3, 5]
 
 
 def test_all_inputs_of_a_column_are_kept():
@@ -55,7 +55,7 @@ def test_a_widened_network_predicts_what_the_narrow_one_does():
     narrow = one(3, (0, 1, 2))
     for layer in linear_layers(narrow):
         layer.weights.inclusion_logit.data.fill_(20.0)
-    wide = Screen(kept, 3).widened(narrow, network(PLAN, 40, 1))
+    wide = Screen(kept).widened(narrow, network(PLAN, 40, 1))
     x = np.random.RandomState(0).randn(8, 40)
     expected = outputs(narrow, x[:, [2, 9, 31]])
     torch.testing.assert_close(outputs(wide, x), expected, rtol=0, atol=1e-6)
@@ -92,7 +92,9 @@ def test_a_replicate_never_uses_a_column_that_it_did_not_keep(fits):
     count = model.plan_.replicates
     first = Ensemble(model.posterior_networks_, model._likelihoods).inclusion(np.arange(60), 60)
     chosen = [k for k in model._places if k >= 2 * count]
-    again = Ensemble([model._trained[k] for k in chosen], model._likelihoods).inclusion(np.arange(60), 60)
+    again = Ensemble([model._all_networks[k] for k in chosen], model._likelihoods).inclusion(
+        np.arange(60), 60
+    )
     assert len(chosen) >= count
     for place, each in enumerate(again):
         assert not (each[first[place % count] <= 0.09] > 1e-6).any()

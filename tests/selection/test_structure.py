@@ -10,9 +10,10 @@ import torch
 
 from sparsebnn.selection.convergence import effective_sample_size, split_rhat
 from sparsebnn.selection.glm_marginal import GLMEvidence
-from sparsebnn.selection.marginal import LinearEvidence, StackedEvidence
+from sparsebnn.selection.marginal import LinearEvidence
 from sparsebnn.selection.structure import _Chains, sample_structures, size_log_prior
 from studies.bounds.exact_regression import Regression, exact_posterior
+from studies.selection import error_rates
 from studies.selection.exact import SpikeSlabProblem, enumerate_structures, exact_inclusion
 
 ONE = np.ones(1)
@@ -258,7 +259,7 @@ def test_stacked_data_sets_are_sampled_as_each_alone():
     for seed in range(3):
         x, f, rng = correlated(6, 0.8, 60, seed)
         data.append((x, f + rng.standard_normal(60)))
-    stacked = StackedEvidence(data, grid)
+    stacked = error_rates.StackedEvidence(data, grid)
     gamma = np.random.default_rng(0).random((9, 6)) < 0.4
     slab = np.arange(9)
     values, gains = stacked.visit(gamma, slab)

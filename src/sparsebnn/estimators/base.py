@@ -1,4 +1,4 @@
-"""The shared part of both estimators: data, training, fitted attributes. All work is in ``fit``."""
+"""The shared part of the ``SparseBNN…`` estimators: data, training, fitted attributes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, invalid
-from sparsebnn.estimators import early_stopping, explanation, feature_selection
+from sparsebnn.estimators import early_stopping, feature_selection
 from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.continuing import continued
 from sparsebnn.estimators.early_stopping import Budget
@@ -39,7 +39,7 @@ from sparsebnn.estimators.ensemble import (
     choose,
     leaves_out,
 )
-from sparsebnn.estimators.plan import missed_density, positive, prior_as_given
+from sparsebnn.estimators.plan import Plan, missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
 from sparsebnn.inference.linear import can_be_linear, linear_network
@@ -48,7 +48,10 @@ from sparsebnn.nn.networks import InputSkip, density
 from sparsebnn.selection.rules import select
 from sparsebnn.training.devices import device_of, one_thread
 
-__all__ = ["SparseBNN"]
+__all__ = ["SparseBNN", "TargetReader"]
+
+# From the number of rows and their weights: the targets, the weights to use, and notes.
+TargetReader: TypeAlias = Callable[[int, np.ndarray], tuple[Tensor, np.ndarray, list[str]]]
 
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _ROWS_FOR_EFFECTS = 200
@@ -56,18 +59,13 @@ _ROWS_FOR_LINEAR = 20_000
 _LEAST_STEPS = 400  # with fewer, inclusions are still near their start
 _DRAWS_FOR_EFFECTS = 60
 # What may predict, as a summary names it.
-_KINDS = (
-    "the Bayes posterior",
-    "tempered networks",
-    "linear networks",
-    "the Bayes posterior of screened columns",
-    "tempered networks of screened columns",
-)
+_KINDS = ("{}", "tempered networks", "linear networks", "{} of screened columns",
+          "tempered networks of screened columns")  # fmt: skip
 _MOST_KINDS = {"classification": 2, "regression": 3}  # that predict together
 
 
 class SparseBNN(Training):
-    """The shared part of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`; not used alone."""
+    """The shared part of the ``SparseBNN…`` estimators; not used alone."""
 
     _seed: int
 
@@ -95,8 +93,8 @@ class SparseBNN(Training):
     def _after_training(self, x: np.ndarray, y: Tensor, weight: np.ndarray) -> None:
         """Called when the networks are known, before anything is computed with them."""
 
-    def _fit(self, X: Any, prepare: Any, sample_weight: Any, partial: bool = False) -> Any:
-        """Fit, or leave the estimator unchanged; ``prepare(rows, weight)`` gives targets, weights, notes.
+    def _fit(self, X: Any, read_targets: TargetReader, sample_weight: Any, partial: bool = False) -> Any:
+        """Fit and return the estimator, or leave it unchanged.
 
         ``partial`` passes once over the rows (:mod:`sparsebnn.estimators.continuing`).
         """
@@ -110,7 +108,7 @@ class SparseBNN(Training):
             budget = Budget(float(self.time_budget))
         if sample_weight is not None and is_sparse(X) is False and not is_frame(X):
             check_consistent_length(X, sample_weight)
-        with _whole(self):
+        with _unchanged_on_failure(self):
             before = continued(self, partial) if partial or self.warm_start else None
             self._continued = before
             fresh = before is None or not before.networks
@@ -118,7 +116,7 @@ class SparseBNN(Training):
             weight = _check_sample_weight(
                 sample_weight, np.empty((len(table), 1)), dtype=np.float64, ensure_non_negative=True
             )
-            targets, weight, notes = prepare(len(table), weight)
+            targets, weight, notes = read_targets(len(table), weight)
             shared = shared_names([str(name) for name in X.columns]) if is_frame(X) else []
             notes = [*shared, *notes, *_little_weight(weight)]
             kept = weight > 0.0
@@ -127,17 +125,17 @@ class SparseBNN(Training):
             if not kept.all():
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state) if fresh else self._seed
-            in_folds = self._fold_count(len(table), check_count(self.replicates, "replicates", owner)), seed
+            n_folds = self._fold_count(len(table), check_count(self.replicates, "replicates", owner))
             classes = self._task == "classification" and targets.dim() == 1
-            given = functools.partial(signal, targets, *in_folds, classes)
+            make_signal = functools.partial(signal, targets, n_folds, seed, classes)
             if fresh:
                 kinds = checked_kinds(self.column_kinds, table.names, owner)
-                learned = Encoder.learned(table, weight, kinds, given)
+                learned = Encoder.learned(table, weight, kinds, make_signal)
                 self._encoder = learned.anywhere() if partial else learned
                 warn_of_columns(self._encoder, notes)
             self.notes_ = [*self._encoder.notes, *notes]
             if fresh or not partial:
-                x = self._encoder.transform_training(table, weight, given)
+                x = self._encoder.transform_training(table, weight, make_signal)
             else:
                 x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
@@ -175,15 +173,16 @@ class SparseBNN(Training):
         forms = [each.inner if isinstance(each, Folded) else each for each in forms]
         # Replicates at the plan's temperature come first, then as many tempered ones.
         first = [place for place, k in enumerate(living) if k < count]
-        chosen, self.predictors_ = Choice(first or list(range(len(living)))), [_KINDS[0]]
+        names = [name.format(_named(self.plan_)) for name in _KINDS]
+        chosen, self.predictors_ = Choice(first or list(range(len(living)))), [names[0]]
         replicate_of = [k % count for k in living]
         if self._fold is not None and not run.stopped and networks is None:
-            kinds = list(_KINDS[: len(trained) // count])
+            kinds = names[: len(trained) // count]
             if self.plan_.tempered is not None:
                 linear = self._linear(trained, forms, first, x, y, weight)
-                kinds += [_KINDS[2]] if linear else []
+                kinds += [names[2]] if linear else []
                 trained, forms = trained + [n for n, _ in linear], forms + [f for _, f in linear]
-            kinds += _KINDS[3 : 3 + len(found.again) // count]
+            kinds += names[3 : 3 + len(found.again) // count]
             trained, forms = trained + [n for n, _ in found.again], forms + [f for _, f in found.again]
             sets = [list(range(count * k, count * (k + 1))) for k in range(len(kinds))]
             replicate_of = list(range(count)) * len(sets)
@@ -206,7 +205,7 @@ class SparseBNN(Training):
             self.replicate_weights_ = own.weights(x, y, weight, found.effort)
         self._after_training(x, y, weight)
         for place, form in zip(self._places, self._likelihoods):
-            self._trained_forms[place] = form
+            self._all_likelihoods[place] = form
         self.history_ = [_of_living(dataclasses.asdict(epoch), living) for epoch in run.history]
         self.n_epochs_ = len(self.history_)
         self._describe(x, y, weight, held, found.effort)
@@ -238,13 +237,13 @@ class SparseBNN(Training):
         return found
 
     def _set_networks(
-        self, trained: list[nn.Module], forms: list[Likelihood], first: int, places: list[int]
+        self, trained: list[nn.Module], forms: list[Likelihood], n_posterior: int, places: list[int]
     ) -> None:
-        """All trained networks, those that predict, and those whose inclusions are reported."""
-        self._trained, self._trained_forms, self._places = trained, forms, list(places)
+        """Keep all trained networks, those that predict, and the first, whose inclusions are reported."""
+        self._all_networks, self._all_likelihoods, self._places = trained, forms, list(places)
         self.networks_ = [trained[place] for place in places]
         self._likelihoods = [forms[place] for place in places]
-        self.posterior_networks_ = trained[: max(1, first)]
+        self.posterior_networks_ = trained[: max(1, n_posterior)]
 
     def _describe(
         self, x: np.ndarray, y: Tensor, weight: np.ndarray, held: list[tuple[int, int]], effort: float
@@ -252,7 +251,7 @@ class SparseBNN(Training):
         """Structure, columns in use, and effects; ``held`` are the folds of the networks that predict."""
         column_of, columns = self._encoder.column_of, len(self._encoder.columns)
         self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
-        structure = Ensemble(self.posterior_networks_, self._trained_forms)
+        structure = Ensemble(self.posterior_networks_, self._all_likelihoods)
         self.inclusion_ = self.replicate_weights_ @ structure.inclusion(column_of, columns)
         self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
@@ -274,7 +273,7 @@ class SparseBNN(Training):
                 self.used_ = chosen.chosen.numpy()
             self.selected_features_ = np.array(self.names_, dtype=object)[self.used_]
             rows = x[:: max(1, len(x) // most)][:most]
-            self.effects_ = explanation.effects(self, rows, _DRAWS_FOR_EFFECTS)
+            self.effects_ = feature_selection.effects(self, rows, _DRAWS_FOR_EFFECTS)
 
     @property
     def inclusions_are_no_posterior(self) -> str | None:
@@ -312,13 +311,21 @@ class SparseBNN(Training):
         return tags
 
 
+def _named(plan: Plan) -> str:
+    """What the first set of networks is."""
+    if plan.settings.target_density is not None:
+        return "networks of the target density"
+    temperature = plan.settings.temperature
+    return "the Bayes posterior" if temperature == 1.0 else f"networks at temperature {temperature:g}"
+
+
 def _of_living(epoch: dict[str, Any], living: list[int]) -> dict[str, Any]:
     """The figures of an epoch for the networks that are kept."""
     return {name: [v[k] for k in living] if isinstance(v, list) else v for name, v in epoch.items()}
 
 
 @contextlib.contextmanager
-def _whole(estimator: SparseBNN) -> Iterator[None]:
+def _unchanged_on_failure(estimator: SparseBNN) -> Iterator[None]:
     """Restore the estimator if fitting fails or is interrupted."""
     # Fitting never changes attributes in place, so a shallow copy is enough.
     before = dict(estimator.__dict__)

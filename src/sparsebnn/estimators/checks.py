@@ -17,7 +17,7 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators.encoding import Table, is_frame, is_sparse
 from sparsebnn.io.cells import absent, number_of, to_objects
 
-__all__ = ["check_numbers", "checked_labels", "checked_table", "is_multilabel", "padded"]
+__all__ = ["check_numbers", "checked_labels", "checked_table", "is_multilabel", "notes_on_padding"]
 
 _CLASSIFIER = "SparseBNNClassifier"
 _PANDAS = ("boolean", "Int64", "Int32", "Int16", "Int8", "category")
@@ -189,7 +189,7 @@ def _kind(value: Any) -> type:
     return type(value)
 
 
-def padded(classes: np.ndarray) -> list[str]:
+def notes_on_padding(classes: np.ndarray) -> list[str]:
     """Notes on labels that differ in white space around them only."""
     groups: dict[str, list[str]] = {}
     for label in classes.tolist():

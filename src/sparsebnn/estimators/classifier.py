@@ -17,8 +17,8 @@ from sklearn.utils.validation import (
 )
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
-from sparsebnn.estimators.base import SparseBNN
-from sparsebnn.estimators.checks import check_numbers, checked_labels, is_multilabel, padded
+from sparsebnn.estimators.base import SparseBNN, TargetReader
+from sparsebnn.estimators.checks import check_numbers, checked_labels, is_multilabel, notes_on_padding
 from sparsebnn.estimators.plan import share
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import (
@@ -51,21 +51,24 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     prior_inclusion : prior probability that a weight is included.
     learning_rate : "auto" is 0.04, or 0.01 for other families and with a target density; three times the rate
         for inclusion logits.
-    epochs, batch_size, temperature : "auto" chooses by the number of rows and the task. A temperature
-        below 1 reduces the weight of the KL (a tempered posterior): predictions on small data improve, and
-        inclusion probabilities grow. 1 is the Bayes posterior.
+    epochs, batch_size : "auto" chooses by the number of rows and the task.
+    temperature : "auto" is 1, the Bayes posterior, next to tempered networks if there are few rows; other
+        families and a target density have one below 1. A temperature below 1 reduces the weight of the KL (a
+        tempered posterior): inclusion probabilities grow and are no longer posterior probabilities.
     time_budget : seconds for the whole fit, including calibration, column selection and effects, but not the
         imports of the first fit in a process. If not all epochs fit, training is planned with fewer epochs
         and, if necessary, fewer rows, and columns are tested with fewer shuffles. ``notes_`` reports how much
         of the plan was run; a warning follows if it is too little.
     replicates : networks trained from different seeds; predictions average over them.
-    screen : with 30 columns or more, train once more on the columns that the first training includes with a
-        probability above 0.1. These networks predict if they predict the rows left out better.
+    screen : with 30 columns or more, and fewer than 50 rows per column, train once more on the columns that
+        the first training includes with a probability above 0.1. These networks predict if they predict the
+        rows left out better.
     early_stopping, validation_fraction, patience : stop when the ELBO of held-out rows no longer rises.
     target_density : the share of weights to keep. The first half of training is unconstrained; then the
         density falls to the target, and the remaining weights are refitted (docs/estimators.md).
-    calibrate : each replicate leaves out a fifth of the rows, which calibrate the predictions
-        (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early stopping.
+    calibrate : each replicate leaves out a fifth of the rows (a tenth from 5,000 rows on), which calibrate
+        the predictions (``logit_scale_``). Needs at least 2 replicates and 30 rows; not used with early
+        stopping.
     class_weight : None, "balanced", or a weight per class.
     likelihood : "auto"; "ordinal" if the classes, in their sorted order, are ordered; "noisy_categorical" if
         some labels are wrong. A ``y`` of several columns of 0 and 1 is multilabel.
@@ -81,13 +84,14 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
     alone. ``get_support`` and ``transform`` select the columns in use.
 
     Attributes: ``classes_``, ``density_``, ``inclusion_`` (per column of X: probability that it reaches an
-    output through included weights), ``selected_features_`` (the columns that improve predictions of unseen
-    rows), ``gain_`` (the value of a column, in nats per row), ``feature_importances_`` (its share),
-    ``stability_`` (share of replicates whose median model uses the column), ``effects_``, ``history_``,
-    ``networks_``, ``predictors_`` (which kinds of networks predict), ``plan_``, ``n_epochs_`` and
-    ``planned_epochs_`` (run, and planned without a time budget), ``stopped_because_``, ``notes_`` (which
-    columns were left out and why, how commas and dates were read). Columns that are left out or have extreme
-    values also cause a :class:`~sparsebnn.estimators.ColumnWarning`.
+    output through included weights), ``selected_features_`` (the columns in use, by ``inclusion_`` at a
+    false discovery rate of 0.1, or by ``gain_`` where inclusions are no posterior probabilities), ``gain_``
+    (the value of a column, in nats per row), ``feature_importances_`` (its share), ``stability_`` (share of
+    replicates whose median model uses the column), ``effects_``, ``history_``, ``networks_``,
+    ``predictors_`` (which kinds of networks predict), ``plan_``, ``n_epochs_`` and ``planned_epochs_``
+    (run, and planned without a time budget), ``stopped_because_``, ``notes_`` (which columns were left out
+    and why, how commas and dates were read). Columns that are left out or have extreme values also cause a
+    :class:`~sparsebnn.estimators.ColumnWarning`.
 
     >>> import numpy as np
     >>> X = np.random.RandomState(0).randn(60, 3)
@@ -151,7 +155,7 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseBNNClassifier:
         """Train on rows ``X`` and labels ``y``; a weight of 2 counts as two equal rows."""
-        return self._fit(X, self._prepare(y, None), sample_weight)
+        return self._fit(X, self._target_reader(y, None), sample_weight)
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -166,13 +170,13 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
             raise invalid(
                 "classes", "SparseBNNClassifier.partial_fit", "given in the first call", None, advice
             )
-        return self._fit(X, self._prepare(y, classes), sample_weight, partial=True)
+        return self._fit(X, self._target_reader(y, classes), sample_weight, partial=True)
 
-    def _prepare(self, y: Any, classes: Any) -> Any:
+    def _target_reader(self, y: Any, classes: Any) -> TargetReader:
         """What ``_fit`` calls to read the targets: codes of labels, weights, notes."""
         check_choice(self.likelihood, ("auto", "ordinal", "noisy_categorical"), "likelihood", _OWNER)
 
-        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
+        def read(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             if is_multilabel(y):
                 return self._several(y, rows), weight, []
             labels = checked_labels(y)
@@ -193,9 +197,9 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
                 weight = weight * compute_sample_weight(self.class_weight, labels)
             self._multilabel = False
             dtype = np.float32 if isinstance(self._likelihood(torch.empty(0)), Bernoulli) else np.int64
-            return torch.from_numpy(codes.astype(dtype)), weight, padded(self.classes_)
+            return torch.from_numpy(codes.astype(dtype)), weight, notes_on_padding(self.classes_)
 
-        return prepare
+        return read
 
     def _several(self, y: Any, rows: int) -> torch.Tensor:
         """Targets of several labels; ``classes_`` are the names or numbers of the columns."""

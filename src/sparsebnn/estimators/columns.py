@@ -36,7 +36,7 @@ _BEYOND = 0.1  # of the range of the training rows
 _DIGITS = 8 * float(np.finfo(np.float64).eps)
 
 
-Given = Callable[[], Signal]
+MakeSignal = Callable[[], Signal]
 
 
 class ColumnWarning(UserWarning):
@@ -137,11 +137,13 @@ def encode(column: Column, values: np.ndarray, free: bool = False) -> np.ndarray
     return np.nan_to_num(scaled, copy=False, nan=0.0)
 
 
-def encode_training(column: Column, values: np.ndarray, weight: np.ndarray, given: Given) -> np.ndarray:
+def encode_training(
+    column: Column, values: np.ndarray, weight: np.ndarray, make_signal: MakeSignal
+) -> np.ndarray:
     """Like :func:`encode` for the rows of training, whose codes do not depend on their own target."""
     if not column.codes:
         return encode(column, values)
-    raw = _training_inputs(column, labels(values), weight, given())
+    raw = _training_inputs(column, labels(values), weight, make_signal())
     return np.nan_to_num((raw - np.array(column.centre)) / np.array(column.scale), copy=False, nan=0.0)
 
 
@@ -152,20 +154,25 @@ def _training_inputs(column: Column, found: np.ndarray, weight: np.ndarray, sign
 
 
 def learn(
-    name: str, values: np.ndarray, weight: np.ndarray, kind: str | None = None, given: Given | None = None
+    name: str,
+    values: np.ndarray,
+    weight: np.ndarray,
+    kind: str | None = None,
+    make_signal: MakeSignal | None = None,
 ) -> Column:
     """Learn from the training rows how a column becomes inputs.
 
-    ``kind`` is ``number`` or ``category`` if it is known; ``given`` returns what many levels are coded by.
+    ``kind`` is ``number`` or ``category`` if it is known; ``make_signal`` is called for a column of many
+    levels only and returns what they are coded by.
     """
     if kind == "category":
-        return _learn_category(name, values, weight, given)
+        return _learn_category(name, values, weight, make_signal)
     found, form = kind_of(values)
     kind, form = (found, form) if kind in (None, found) else (kind, "")
     if kind == "ambiguous":
         return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
-        return _among_numbers(_learn_category(name, values, weight, given), values)
+        return _among_numbers(_learn_category(name, values, weight, make_signal), values)
     known = to_floats(values, kind, form, name)
     gaps = np.isnan(known)
     if gaps.all():
@@ -210,7 +217,9 @@ def _among_numbers(column: Column, values: np.ndarray) -> Column:
     return replace(column, note=note, doubtful=True)
 
 
-def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, given: Given | None) -> Column:
+def _learn_category(
+    name: str, values: np.ndarray, weight: np.ndarray, make_signal: MakeSignal | None
+) -> Column:
     found = labels(values)
     counts = Counter(level for level in found.tolist() if level is not None)
     gaps = len(found) - counts.total()
@@ -222,7 +231,7 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, given: Gi
         return Column(name, "dropped", f"{len(counts)} different levels, nearly one per row")
     # The most frequent first; ties must not depend on the order of the rows.
     ordered = sorted(counts, key=lambda level: (-counts[level], level))
-    coded = len(ordered) > _LEVELS and given is not None
+    coded = len(ordered) > _LEVELS and make_signal is not None
     most = _MOST_CODED if coded else _LEVELS
     note = f"{len(counts)} levels"
     if coded:
@@ -234,9 +243,9 @@ def _learn_category(name: str, values: np.ndarray, weight: np.ndarray, given: Gi
         note += f", missing in {gaps / len(found):.1%} of the rows"
     kept, reference = (ordered[1:], ordered[0]) if len(ordered) == 2 else (ordered[:most], None)
     column = Column(name, "category", note, tuple(sorted(kept)), gaps > 0, reference=reference, merged=merged)
-    if given is None or not coded:
+    if make_signal is None or not coded:
         return _standardized(column, _raw_inputs(column, found), weight)
-    signal, place = given(), target_codes.places(found, column.levels)
+    signal, place = make_signal(), target_codes.places(found, column.levels)
     codes = target_codes.codes(place, len(column.levels), weight, signal)
     column = replace(column, codes=tuple(map(tuple, codes.tolist())))
     return _standardized(column, _training_inputs(column, found, weight, signal), weight)

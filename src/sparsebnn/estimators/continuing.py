@@ -120,5 +120,5 @@ def continued(estimator: Any, partial: bool) -> Continued | None:
         return Continued((), (), Seen(), partial)
     seen = getattr(estimator, "_seen", Seen(estimator.n_rows_, math.inf))
     count = len(estimator.plan_.temperatures)  # linear networks are fitted again, not continued
-    networks, forms = estimator._trained[:count], estimator._trained_forms[:count]
+    networks, forms = estimator._all_networks[:count], estimator._all_likelihoods[:count]
     return Continued(tuple(networks), tuple(forms), seen, partial)

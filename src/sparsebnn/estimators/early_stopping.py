@@ -189,7 +189,9 @@ class EarlyStopping(Callback):
             return
         self.since += 1
         if self.since >= self.patience:
-            raise StopTraining(run, f"the validation ELBO has not risen for {self.patience} looks")
+            raise StopTraining(
+                run, f"the validation ELBO has not risen for {self.patience} evaluations in a row"
+            )
 
     def restore(self, run: Run) -> None:
         """Restore the best parameters."""

@@ -15,7 +15,7 @@ from sparsebnn.checks import check_choice, invalid
 from sparsebnn.estimators.columns import (
     Column,
     ColumnWarning,
-    Given,
+    MakeSignal,
     encode,
     encode_training,
     learn,
@@ -134,10 +134,10 @@ class Encoder:
         table: Table,
         weight: np.ndarray,
         kinds: Mapping[str, str] | None = None,
-        given: Given | None = None,
+        make_signal: MakeSignal | None = None,
     ) -> Encoder:
-        """``kinds`` overrides how columns are read (:data:`KINDS`); ``given`` is what many levels are
-        coded by.
+        """``kinds`` overrides how columns are read (:data:`KINDS`); ``make_signal`` returns what
+        many levels are coded by.
         """
         found = []
         for name, values, categorical in zip(table.names, table.values, table.categorical):
@@ -147,7 +147,7 @@ class Encoder:
             elif kind is None and numbers_rows(name, values):
                 found.append(Column(name, "dropped", _NUMBERS_ROWS, identifier=True))
             else:
-                column = learn(name, values, weight, kind, given)
+                column = learn(name, values, weight, kind, make_signal)
                 if (kind, column.kind, column.form) == (None, "number", "") and counts_rows(name, values):
                     note = ", ".join(filter(None, [column.note, _COUNTS_ROWS]))
                     column = dataclasses.replace(column, note=note, identifier=True)
@@ -169,11 +169,13 @@ class Encoder:
         noted = [c for c in self.columns if _remarkable(c) or c.codes or c.form in UNITS]
         return [_sentence(column) for column in noted]
 
-    def transform_training(self, table: Table, weight: np.ndarray, given: Given) -> np.ndarray:
+    def transform_training(self, table: Table, weight: np.ndarray, make_signal: MakeSignal) -> np.ndarray:
         """Like :meth:`transform` for the rows of training: codes of levels do not depend on their own
         target.
         """
-        return self._joined(table, lambda column, values: encode_training(column, values, weight, given))
+        return self._joined(
+            table, lambda column, values: encode_training(column, values, weight, make_signal)
+        )
 
     def transform(self, table: Table, free: bool = False) -> np.ndarray:
         """``(rows, inputs)``, float64; ``free`` numbers may lie outside the range of the training rows."""

@@ -1,4 +1,6 @@
-r"""Which columns are in use: those that improve the predictions of unseen rows; and their average effects.
+r"""What columns are worth for the predictions of unseen rows, and their average effects.
+
+Where inclusions are posterior probabilities, they decide which columns are in use, not the worth.
 
 A tempered posterior includes many weights, and a column counts as included as soon as one of its weights is,
 so inclusion says little about whether a column helps. The value of a column is measured on rows that the
@@ -89,8 +91,10 @@ def worth(
     if rows is not None and sum(map(len, rows[:asked])) < _LEAST_ROWS:
         asked = len(networks)
     many = max(1, _MANY_COLUMNS // max(1, columns))
-    askers = [
-        _Asker(network, form, data, None if rows is None else rows[k], logit_scale, seed + k, many, effort)
+    evaluators = [
+        _Evaluator(
+            network, form, data, None if rows is None else rows[k], logit_scale, seed + k, many, effort
+        )
         for k, (network, form) in enumerate(zip(networks[:asked], likelihoods))
     ]
     inputs = {int(c): torch.from_numpy(np.flatnonzero(column_of == c)) for c in np.unique(column_of)}
@@ -99,17 +103,17 @@ def worth(
         return Worth(gain, used)
     places = np.array(list(inputs))
     if rows is not None:
-        weight = torch.cat([asker.weight for asker in askers])
+        weight = torch.cat([asker.weight for asker in evaluators])
         tests = []
         for own in inputs.values():
-            lost, totals = zip(*(a.shuffled(own) for a in askers))
+            lost, totals = zip(*(a.shuffled(own) for a in evaluators))
             tests.append(_mean_and_p(torch.cat(lost), weight, torch.stack(totals).sum(0)))
         gain[places] = [mean for mean, _ in tests]
         used[places] = false_discovery_control([p for _, p in tests]) <= LEVEL
         return Worth(gain, used)
     total = float(data[2].sum())
-    bought = np.array([[a.averaged(own) for own in inputs.values()] for a in askers])
-    price = np.array([[a.price(own) for own in inputs.values()] for a in askers])
+    bought = np.array([[a.averaged(own) for own in inputs.values()] for a in evaluators])
+    price = np.array([[a.price(own) for own in inputs.values()] for a in evaluators])
     gain[places] = bought.mean(0)
     used[places] = (total * bought - price).mean(0) > 0.0
     return Worth(gain, used)
@@ -155,7 +159,7 @@ class _Rest(nn.Module):
         return h
 
 
-class _Asker:
+class _Evaluator:
     """One network and the rows to evaluate it on; a column only changes the sums of the first layer."""
 
     def __init__(

@@ -21,7 +21,7 @@ from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.estimators.plan import Plan
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.selection.credible_sets import CredibleSet
-from sparsebnn.training.devices import is_available, named, one_thread
+from sparsebnn.training.devices import is_available, one_thread, parse_device
 
 __all__ = ["Fitted"]
 
@@ -196,5 +196,5 @@ def _prediction_device(given: Any, owner: str) -> str:
     >>> _prediction_device("auto", "SparseBNNClassifier")
     'cpu'
     """
-    device = named(given, owner)
+    device = parse_device(given, owner)
     return str(device) if device is not None and is_available(device) else "cpu"

@@ -70,7 +70,7 @@ def _described(estimator: Any) -> dict[str, Any]:
 def save(estimator: Any, path: Path) -> Path:
     """Write a fitted estimator."""
     tensors: dict[str, Tensor] = {}
-    for k, (network, form) in enumerate(zip(estimator._trained, estimator._trained_forms)):
+    for k, (network, form) in enumerate(zip(estimator._all_networks, estimator._all_likelihoods)):
         tensors |= {f"{k}/network/{name}": t for name, t in network.state_dict().items()}
         tensors |= {f"{k}/likelihood/{name}": t for name, t in form.state_dict().items()}
     names = getattr(estimator, "feature_names_in_", None)
@@ -84,7 +84,7 @@ def save(estimator: Any, path: Path) -> Path:
         "likelihood": _described(estimator),
         "plan": estimator.plan_.record(),
         "inputs": linear_layers(estimator.networks_[0])[0].in_features,
-        "replicates": len(estimator._trained),
+        "replicates": len(estimator._all_networks),
         "posterior": len(estimator.posterior_networks_),
         "predict": estimator._places,
         "predictors": estimator.predictors_,

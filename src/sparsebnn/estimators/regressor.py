@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from sparsebnn.checks import check_choice, check_count, invalid
-from sparsebnn.estimators.base import SparseBNN
+from sparsebnn.estimators.base import SparseBNN, TargetReader
 from sparsebnn.estimators.checks import check_numbers, checked_table
 from sparsebnn.estimators.columns import far_limits, middle_and_std
 from sparsebnn.estimators.observations import DRAWS_OUTSIDE, Observations
@@ -116,7 +116,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         For counts, ``exposure`` is the time or population that each count comes from; predictions are for an
         exposure of 1 unless it is passed to them, too.
         """
-        return self._fit(X, self._prepare(y, exposure), sample_weight)
+        return self._fit(X, self._target_reader(y, exposure), sample_weight)
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None
@@ -126,13 +126,13 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         The first rows set the encoding of the columns and the scale of the targets. ``gain_`` and
         ``effects_`` are those of the last rows. ``epochs`` is not used: call it several times.
         """
-        return self._fit(X, self._prepare(y, exposure), sample_weight, partial=True)
+        return self._fit(X, self._target_reader(y, exposure), sample_weight, partial=True)
 
-    def _prepare(self, y: Any, exposure: Any) -> Any:
+    def _target_reader(self, y: Any, exposure: Any) -> TargetReader:
         """What ``_fit`` calls to read the targets: standardized numbers, weights, notes."""
         self._check_options(exposure)
 
-        def prepare(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
+        def read(rows: int, weight: np.ndarray) -> tuple[torch.Tensor, np.ndarray, list[str]]:
             targets = _targets(y)
             check_consistent_length(np.empty(rows), targets)
             self._flat = targets.ndim == 1
@@ -154,7 +154,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
             self._likelihood(scaled).prepare(scaled)  # raises before any work
             return scaled, weight, []
 
-        return prepare
+        return read
 
     def _scale(self, column: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
         """Mean and standard deviation of a target; counts and your own likelihoods keep their scale."""

@@ -52,7 +52,7 @@ class Trained:
 
 
 class Training(Fitted):
-    """The training of :class:`SparseBNNClassifier` and :class:`SparseBNNRegressor`."""
+    """The training of the ``SparseBNN…`` estimators."""
 
     _task = "classification"
     _kept_rows: Tensor
@@ -123,7 +123,7 @@ class Training(Fitted):
             self.plan_, self.stopped_because_ = plan, "all epochs are done"
             if plan.full_epochs is not None:
                 self.stopped_because_ = "the time budget allowed no more"
-            run, why = _trained(plan, template, data, callbacks, options)
+            run, why = _run_plan(plan, template, data, callbacks, options)
         if why is not None:
             self.stopped_because_ = why
             self.notes_ += early_stopping.cut_short(run, plan, why)
@@ -166,7 +166,7 @@ class Training(Fitted):
         narrow = network(plan, len(screen.inputs), linear_layers(template)[-1].out_features)
         data = (data[0][:, screen.inputs], *data[1:])
         sets = len(plan.temperatures) // plan.replicates
-        run, _ = _trained(plan, narrow, data, [screen.callback(sets)], options)
+        run, _ = _run_plan(plan, narrow, data, [screen.callback(sets)], options)
         if run.stopped:
             return ()
         found = [run.replicates.unstack(k).to("cpu") for k in range(len(run.seeds))]
@@ -219,14 +219,14 @@ class Training(Fitted):
         return Pace(max(step, 1e-6), run.compile_seconds, _ALL_NETWORKS * (time.monotonic() - began))
 
 
-def _trained(
+def _run_plan(
     plan: Plan,
     template: nn.Module,
     data: tuple[Tensor, ...],
     callbacks: list[Callback],
     options: dict[str, Any],
 ) -> tuple[Run, str | None]:
-    """The run of a plan, and why it ended before its last epoch, if it did."""
+    """Train by a plan: the run, and why it ended before its last epoch, if it did."""
     settings = plan.settings
     if plan.most_epochs is not None:
         plateau = early_stopping.Plateau(max(1, settings.epochs // 2))
@@ -251,7 +251,6 @@ class Screen:
     """The inputs that each replicate keeps, ``(replicates, inputs)``."""
 
     kept: Tensor
-    columns: int  # that any replicate keeps
 
     @property
     def inputs(self) -> Tensor:
@@ -305,7 +304,7 @@ def screened(
     kept[np.arange(len(kept)), inclusion.argmax(1)] = True
     if kept.mean() > _MOST_KEPT:
         return None
-    return Screen(torch.from_numpy(kept[:, column_of]), int(kept.any(0).sum()))
+    return Screen(torch.from_numpy(kept[:, column_of]))
 
 
 def _screening_is_off(columns: int, rows: int) -> list[str]:

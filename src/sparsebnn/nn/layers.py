@@ -196,10 +196,7 @@ class BayesianLayer(nn.Module):
         return self._output(opened, x)
 
     def _output(self, opened: Pass, x: Tensor) -> Tensor:
-        r"""The output in a pass: with drawn weights, or by the local reparametrization,
-
-        .. math:: h = \mathbb E\,h + \sqrt{\operatorname{Var} h}\;\varepsilon .
-        """
+        """The output in a pass: with drawn weights, or by the local reparametrization."""
         with _without_autocast(x):
             weights, biases = opened.weights_of(self, x.shape[0])
         bias_mean, bias_var = (None, None) if biases is None else (biases.weight, None)
@@ -216,7 +213,10 @@ class BayesianLayer(nn.Module):
     def _sampled(
         self, x: Tensor, moments: Moments, bias_mean: Tensor | None, bias_var: Tensor | None, noise: Noise
     ) -> Tensor:
-        """Means of the outputs, plus noise of their variances."""
+        r"""The local reparametrization: outputs are normal with the moments of the sum,
+
+        .. math:: h = \mathbb E\,h + \sqrt{\operatorname{Var} h}\;\varepsilon .
+        """
         mean, var = self.output_moments(x, moments, bias_mean, bias_var)
         # Where the variance is exactly 0 the square root has no gradient; below this it is constant.
         std = torch.sqrt(var.clamp_min(torch.finfo(var.dtype).tiny ** 0.75))

@@ -13,10 +13,10 @@ from sparsebnn.posteriors.priors import (
     Prior,
     SpikeSlabPrior,
     Value,
+    checked_args,
     gaussian_kl,
     grouped_kl,
     inverse_softplus,
-    named,
 )
 
 __all__ = ["EmpiricalPrior", "GammaPrecisionPrior", "HierarchicalPrior"]
@@ -123,7 +123,7 @@ class _Hyper(Prior):
     def _learn(self, name: str, value: Value | None) -> None:
         """Register a hyperparameter: at the value given, or (None) drawn from U(1, 1.1) at every reset."""
         self._drawn[f"raw_{name}"] = value is None
-        positive = check_positive(*named(1.0 if value is None else value, name, type(self).__name__))
+        positive = check_positive(*checked_args(1.0 if value is None else value, name, type(self).__name__))
         if positive.ndim:
             advice = "The hyperparameters are shared by all weights of a layer."
             raise invalid(name, type(self).__name__, "a scalar", f"shape {tuple(positive.shape)}", advice)

@@ -234,7 +234,10 @@ class SpikeSlab(Family):
         return self.mean
 
     def moments(self, scale: Tensor | None = None) -> Moments:
-        """Mean and variance of the weights, inclusions averaged over."""
+        """Mean and variance of the weights, inclusions averaged over.
+
+        With ``group_by="output"`` those of included weights, and the inclusion of each output as ``gate``.
+        """
         mean = self.mean if scale is None else self.mean * scale
         return self._moments(torch.sigmoid(self.inclusion_logit), self.std, mean)
 

@@ -88,7 +88,7 @@ def spike_slab_kl(slab_kl: Tensor, logit: Tensor, inclusion: Tensor, prior_logit
     return inclusion * slab_kl + bernoulli_kl(logit, inclusion, prior_logit)
 
 
-def named(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
+def checked_args(value: Value, what: str, owner: str) -> tuple[Tensor, str, str]:
     """A value and what it is; in double precision until a layer, which knows its dtype, adopts the prior.
 
     Numbers stay on the CPU until then, too: on the meta device there would be nothing to check.
@@ -162,8 +162,8 @@ class GaussianPrior(Prior):
 
     def __init__(self, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        self.register_buffer("mean", check_finite(*named(mean, "mean", "GaussianPrior"), ""))
-        self.register_buffer("std", check_scale(*named(std, "std", "GaussianPrior")))
+        self.register_buffer("mean", check_finite(*checked_args(mean, "mean", "GaussianPrior"), ""))
+        self.register_buffer("std", check_scale(*checked_args(std, "std", "GaussianPrior")))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         check_finite(self.mean.to(dtype), "mean", type(self).__name__, "")
@@ -198,10 +198,10 @@ class SpikeSlabPrior(Prior):
 
     def __init__(self, inclusion_prob: Value = 0.1, mean: Value = 0.0, std: Value = 1.0) -> None:
         super().__init__()
-        probability = check_probability(*named(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
+        probability = check_probability(*checked_args(inclusion_prob, "inclusion_prob", "SpikeSlabPrior"))
         self.register_buffer("inclusion_prob", probability)
-        self.register_buffer("mean", check_finite(*named(mean, "mean", "SpikeSlabPrior"), ""))
-        self.register_buffer("std", check_scale(*named(std, "std", "SpikeSlabPrior")))
+        self.register_buffer("mean", check_finite(*checked_args(mean, "mean", "SpikeSlabPrior"), ""))
+        self.register_buffer("std", check_scale(*checked_args(std, "std", "SpikeSlabPrior")))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         owner = type(self).__name__

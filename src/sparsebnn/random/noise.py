@@ -1,10 +1,9 @@
 """Random numbers as functions of (seed, stream, step, index), and the noise of a forward pass.
 
 A generator with a state gives replicate k other numbers when replicate j is added before it, and has to be
-saved and restored to resume. Here number i of step t of seed s is always the same number, alone or among a
-hundred replicates, on a CPU or a GPU, before or after a restart. The bits are two rounds of the splitmix64
-finalizer over a counter, each with its own key; normals come by Box-Muller. Which numbers fill a block
-depends on the block's length, too.
+saved and restored to resume. Here number i of step t of seed s, in a block of a given length, is always the
+same number, alone or among a hundred replicates, on a CPU or a GPU, before or after a restart. The bits are
+two rounds of the splitmix64 finalizer over a counter, each with its own key; normals come by Box-Muller.
 
 A layer asks for noise by shape and does not know who answers: torch's generator (:class:`RandomNoise`), a
 block prepared beforehand (:class:`NoiseBuffer`), or a counter of how much is asked for

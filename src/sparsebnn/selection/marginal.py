@@ -25,7 +25,6 @@ p)`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -197,28 +196,3 @@ class LinearEvidence:
         center, centers = (self.k * (self.y_sum - (w * self.x_sum[index]).sum(1)) for w in (mean, values))
         intercept = centers + self.intercept_sd * np.sqrt(noise_var) * rng.standard_normal(len(gamma))
         return Coefficients(index, values, intercept, mean, center, noise_var)
-
-
-class StackedEvidence(LinearEvidence):
-    """Several data sets with equally many rows and inputs, sampled side by side as one program.
-
-    Slab ``d * grid + g`` is variance g of data set d; a chain stays with its data set.
-    """
-
-    def __init__(self, data: Sequence[tuple[np.ndarray, np.ndarray]], slab_vars: np.ndarray) -> None:
-        parts = [LinearEvidence(x, y, slab_vars) for x, y in data]
-        first = parts[0]
-        self.p, self.degrees, self.noise_var = first.p, first.degrees, None
-        self.grid, self.slab_vars = len(slab_vars), np.tile(slab_vars, len(parts))
-        self.grams = np.stack([part.gram.table for part in parts])
-        self.diagonals = np.stack([part.diagonal for part in parts])
-        self.scores = np.stack([part.score for part in parts])
-        self.totals = np.array([part.total for part in parts])
-
-    def _of(self, index: np.ndarray, slab: np.ndarray) -> tuple[np.ndarray, ...]:
-        own = slab // self.grid
-        rows = self.grams[own[:, None], index]
-        return rows, self.diagonals[own], self.scores[own], self.totals[own], self.slab_vars[slab]
-
-    def draw(self, gamma: np.ndarray, slab: np.ndarray, rng: np.random.Generator) -> Coefficients:
-        raise NotImplementedError("Draw coefficients from the LinearEvidence of each data set.")

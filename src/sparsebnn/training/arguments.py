@@ -212,8 +212,8 @@ class _Watch(TorchDispatchMode):
 def outputs_without_noise(network: nn.Module, x: Any) -> Any:
     """What a network makes of ``x``; networks that draw their own random numbers are rejected.
 
-    It runs copies of the network, so that training can repeat whatever the network does once. Another thread
-    may also move a generator; then no operation of a second, watched run does.
+    It runs copies of the network, so that training can repeat whatever the network does once. If a generator
+    moved, a second, watched run tells whether the network moved it or another thread did.
 
     >>> outputs_without_noise(nn.Dropout(0.5), torch.ones(1, 3))
     Traceback (most recent call last):
@@ -301,17 +301,17 @@ def stacked_buffers(
 # step. Both are estimated from the network rather than measured, so that the same run chooses the same mode.
 
 
-def check_mode(mode: str, device: torch.device, sharded: bool = False, written_out: bool = False) -> str:
-    """A mode that the device has; ``written_out``: gradients are, which a fused step needs."""
+def check_mode(mode: str, device: torch.device, in_parts: bool = False, closed_form: bool = False) -> str:
+    """The mode, if device and network support it; fused steps need gradients in ``closed_form``."""
     check_choice(mode, MODES, "mode", "train")
-    if sharded and mode not in ("auto", "eager", "fused"):
-        advice = "Leave out mode, or train with parallel='replicates'."
+    if in_parts and mode not in ("auto", "eager", "fused"):
+        advice = "Use mode='auto'. With accumulate=1 or parallel='replicates' a step can be compiled."
         expected = "'auto', 'eager' or 'fused' where a batch is computed in parts"
         raise invalid("mode", "train", expected, repr(mode), advice)
     if mode == "captured" and device.type != "cuda":
         advice = "A CUDA graph needs a GPU: use mode='auto', which captures where that is possible."
         raise invalid("mode", "train", "'auto', 'eager', 'fused' or 'compiled' on a CPU", repr(mode), advice)
-    if mode == "fused" and (device.type == "cuda" or not written_out):
+    if mode == "fused" and (device.type == "cuda" or not closed_form):
         expected = "'fused' only for dense networks with ReLU in single precision, on a CPU with a C compiler"
         raise invalid("mode", "train", expected, repr(mode), "Use mode='auto'.")
     return mode
@@ -336,19 +336,19 @@ def chosen_mode(
     replicates: Replicates,
     device: torch.device,
     steps: int,
-    written_out: bool = False,
-    sharded: bool = False,
+    closed_form: bool = False,
+    in_parts: bool = False,
 ) -> str:
     """The mode itself, or for ``"auto"`` the one with the least time from start to result, as estimated.
 
-    Gradients that are ``written_out`` need no compiler: a step is fused or captured. Steps that compute a
-    batch in parts (``sharded``) are neither compiled nor captured.
+    Gradients in ``closed_form`` need no compiler: a step is fused or captured. Steps that compute a batch
+    ``in_parts`` are neither compiled nor captured.
     """
     if mode != "auto":
         return mode
-    if written_out:
+    if closed_form:
         return "captured" if device.type == "cuda" else "fused"
-    if sharded:
+    if in_parts:
         return "eager"
     if device.type == "cuda":
         return "compiled" if steps > break_even(replicates) else "captured"

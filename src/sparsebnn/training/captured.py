@@ -18,7 +18,7 @@ from sparsebnn.likelihoods import Categorical
 from sparsebnn.training.batches import Batch
 from sparsebnn.training.dense import DenseGradients, State
 from sparsebnn.training.objective import Parts
-from sparsebnn.training.optimizers import BETAS, EPS, average, corrected, count_step, stop
+from sparsebnn.training.optimizers import BETAS, EPS, average, corrected, count_step, mark_stopped
 
 if TYPE_CHECKING:
     from sparsebnn.training.engine import Engine
@@ -37,8 +37,8 @@ class Adam(NamedTuple):
     group_of: Mapping[str, int]
 
 
-class _Way(NamedTuple):
-    """What the way back needs of a layer."""
+class _Saved(NamedTuple):
+    """What the backward pass needs of a layer."""
 
     mean: Tensor
     var: Tensor
@@ -88,7 +88,7 @@ class CapturedDense(DenseGradients):
     def forward(
         self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[Parts, Callable[[Adam | None], dict[str, Tensor]]]:
-        """The loss, and the way back, which takes Adam's step and returns the other gradients, or all."""
+        """The loss, and the backward pass: it takes Adam's step and returns the other gradients, or all."""
         from sparsebnn.kernels import triton_dense as kernels
 
         x, normal = batch.x.contiguous(), noise[0].contiguous()
@@ -97,7 +97,7 @@ class CapturedDense(DenseGradients):
         beside, second = Beside(x.is_cuda), Beside(x.is_cuda)
         made = [beside.run(_moments, weights) for weights, _ in parts]
         priors = [beside.run(_prior, sums, *of)[0] for ((_, _, sums), _), of in zip(made, parts)]
-        ways: list[_Way] = []
+        saved: list[_Saved] = []
         z, square, at = x, x * x, 0
         for n, (_, biases) in enumerate(parts):
             (mean, var, _), ready = made[n]
@@ -107,11 +107,11 @@ class CapturedDense(DenseGradients):
             second.join()
             bias, last = (biases.mean, biases.raw_std), n == len(parts) - 1
             squares = kernels.outputs(outputs, std, bias, normal, at, least, last)
-            ways.append(_Way(mean, var, priors[n][0], z, square, std, at))
+            saved.append(_Saved(mean, var, priors[n][0], z, square, std, at))
             at += outputs[0].numel()
             z, square = outputs, outputs if squares is None else squares
             if self.skip and not last:
-                z, square = torch.cat([z, x], -1), torch.cat([square, ways[0].square], -1)
+                z, square = torch.cat([z, x], -1), torch.cat([square, saved[0].square], -1)
         beside.join()
         if type(self.objective.likelihood) is Categorical and z.shape[2] <= _CLASSES:
             slope, nll = kernels.classes(z, batch.y.contiguous(), batch.weight.contiguous())
@@ -123,7 +123,7 @@ class CapturedDense(DenseGradients):
         kl = by_layer.sum(1)
 
         def back(adam: Adam | None) -> dict[str, Tensor]:
-            return others | self._back(state, ways, slope.contiguous(), share, normal, adam, least**0.5)
+            return others | self._back(state, saved, slope.contiguous(), share, normal, adam, least**0.5)
 
         return Parts(nll + share * kl, nll, kl, by_layer), back
 
@@ -131,7 +131,7 @@ class CapturedDense(DenseGradients):
     def _back(
         self,
         state: State,
-        ways: Sequence[_Way],
+        saved: Sequence[_Saved],
         slope: Tensor,
         share: Tensor,
         normal: Tensor,
@@ -144,15 +144,15 @@ class CapturedDense(DenseGradients):
         beside, second = Beside(slope.is_cuda), Beside(slope.is_cuda)
         kept: list[Any] = []
         by_var = above = None
-        for n in reversed(range(len(ways))):
-            way = ways[n]
-            noisy = kernels.slopes(slope, by_var, above, way.std, normal, way.noise_at, least)
-            beside.run(self._move, n, state, way, (slope, noisy), share, adam, found)
+        for n in reversed(range(len(saved))):
+            of_layer = saved[n]
+            noisy = kernels.slopes(slope, by_var, above, of_layer.std, normal, of_layer.noise_at, least)
+            beside.run(self._move, n, state, of_layer, (slope, noisy), share, adam, found)
             kept += [slope, noisy, by_var]
             if n > 0:
-                width, above = ways[n - 1].std.shape[2], way.z
-                by_var, _ = second.run(torch.bmm, noisy, way.var[..., :width])
-                slope = torch.bmm(slope, way.mean[..., :width])
+                width, above = saved[n - 1].std.shape[2], of_layer.z
+                by_var, _ = second.run(torch.bmm, noisy, of_layer.var[..., :width])
+                slope = torch.bmm(slope, of_layer.mean[..., :width])
                 second.join()
         beside.join()
         return found
@@ -161,7 +161,7 @@ class CapturedDense(DenseGradients):
         self,
         n: int,
         state: State,
-        way: _Way,
+        of_layer: _Saved,
         slopes: tuple[Tensor, Tensor],
         share: Tensor,
         adam: Adam | None,
@@ -171,10 +171,10 @@ class CapturedDense(DenseGradients):
         from sparsebnn.kernels import triton_dense as kernels
 
         layer, (slope, noisy) = self.layers[n], slopes
-        of_weights = torch.bmm(slope.mT, way.z), torch.bmm(noisy.mT, way.square)
+        of_weights = torch.bmm(slope.mT, of_layer.z), torch.bmm(noisy.mT, of_layer.square)
         makers = (
-            ("weights", kernels.parameters, of_weights, way.prior),
-            ("biases", kernels.biases, slopes, way.prior[:, 3:]),
+            ("weights", kernels.parameters, of_weights, of_layer.prior),
+            ("biases", kernels.biases, slopes, of_layer.prior[:, 3:]),
         )
         for (part, make, given, prior), w in zip(makers, layer.parts(state)):
             held = [p for p in (w.mean, w.raw_std, w.logit) if p is not None]
@@ -215,7 +215,7 @@ def joined_step(engine: Engine, dense: CapturedDense) -> None:
     noise = engine._noise(state)  # kept until the streams have joined
     parts, back = dense.forward(state, engine._batch(state), loop["beta"], noise)
     with torch.no_grad():
-        stop(loop, torch.isfinite(parts.loss))
+        mark_stopped(loop, torch.isfinite(parts.loss))
         beside.run(count_step, loop, parts)
         beside.join(ready)
         engine._plain_adam(state, rates, root)(back(Adam(rates, root, loop["alive"], engine.group_of)))

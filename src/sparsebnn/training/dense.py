@@ -1,4 +1,4 @@
-r"""The gradients of many replicates of a dense network at once, written out: no graph, no mapping.
+r"""The gradients of many replicates of a dense network at once, in closed form: without autograd and vmap.
 
 For a chain of dense layers, or an input-skip network, of rectified units with independent weights, the local
 reparametrization is a few products of matrices. With M and V the moments of the weights, z the inputs of a
@@ -42,8 +42,8 @@ _KINDS = ("trained", "frozen", "varied")  # of tensors that have an axis of repl
 _CLOSE = 1e-4
 
 
-class _Way(NamedTuple):
-    """What the way back needs of a layer: its weights and their moments, its inputs, outputs and noise."""
+class _Saved(NamedTuple):
+    """What the backward pass needs of a layer: weights and their moments, inputs, outputs and noise."""
 
     weights: Weights
     biases: Weights
@@ -126,11 +126,11 @@ class DenseGradients:
         """Gradients and parts of the loss, per replicate; the batch is ``(K, size, …)``."""
         ops, x, normal = self.ops, batch.x.contiguous(), noise[0].contiguous()
         least = torch.finfo(x.dtype).tiny ** 0.75  # the least variance
-        ways: list[_Way] = []
+        saved: list[_Saved] = []
         z, square, at = x, x * x, 0
         for layer in self.layers:
-            if ways:
-                z, square = ops.inputs(ways[-1].outputs, x if self.skip else None)
+            if saved:
+                z, square = ops.inputs(saved[-1].outputs, x if self.skip else None)
             weights, biases = layer.parts(state)
             mean, var, known = ops.moments(weights)
             bias, bias_var, bias_known = ops.moments(biases)
@@ -138,23 +138,23 @@ class DenseGradients:
             std = torch.baddbmm(bias_var.unsqueeze(1), square, var.mT)
             ops.outputs(outputs, std, normal, at, least)
             both = known, bias_known
-            ways.append(_Way(weights, biases, mean, var, both, z, square, std, outputs, at))
+            saved.append(_Saved(weights, biases, mean, var, both, z, square, std, outputs, at))
             at += outputs[0].numel()
-        slope, nll, gradients = self._likelihood(state, batch, ways[-1].outputs)
+        slope, nll, gradients = self._likelihood(state, batch, saved[-1].outputs)
         share = (batch.rows / self.objective.n_data * beta).contiguous()
         slope, by_var = slope.contiguous(), None
         divergences: list[Tensor] = []
-        for layer, way in zip(reversed(self.layers), reversed(ways)):
-            noisy = ops.slopes(slope, by_var, way.outputs, way.std, normal, way.noise_at, least**0.5)
-            of_weights = torch.bmm(slope.mT, way.z), torch.bmm(noisy.mT, way.square)
-            found, kl = ops.gradients(way.weights, way.known[0], share, *of_weights)
-            of_biases, bias_kl = ops.gradients(way.biases, way.known[1], share, slope.sum(1), noisy.sum(1))
+        for layer, kept in zip(reversed(self.layers), reversed(saved)):
+            noisy = ops.slopes(slope, by_var, kept.outputs, kept.std, normal, kept.noise_at, least**0.5)
+            of_weights = torch.bmm(slope.mT, kept.z), torch.bmm(noisy.mT, kept.square)
+            found, kl = ops.gradients(kept.weights, kept.known[0], share, *of_weights)
+            of_biases, bias_kl = ops.gradients(kept.biases, kept.known[1], share, slope.sum(1), noisy.sum(1))
             gradients |= layer.named("weights", found) | layer.named("biases", of_biases)
             divergences.append(kl + bias_kl)
-            if way is not ways[0]:
-                width = way.z.shape[-1] - (x.shape[-1] if self.skip else 0)
-                slope = torch.bmm(slope, way.mean[..., :width])
-                by_var = torch.bmm(noisy, way.var[..., :width])
+            if kept is not saved[0]:
+                width = kept.z.shape[-1] - (x.shape[-1] if self.skip else 0)
+                slope = torch.bmm(slope, kept.mean[..., :width])
+                by_var = torch.bmm(noisy, kept.var[..., :width])
         by_layer = torch.stack(divergences[::-1], dim=1)
         kl = by_layer.sum(1)
         named = {name: gradients[name] for name in state["trained"]}

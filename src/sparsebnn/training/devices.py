@@ -19,7 +19,7 @@ def is_available(device: torch.device) -> bool:
     return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
 
 
-def named(given: Any, owner: str) -> torch.device | None:
+def parse_device(given: Any, owner: str) -> torch.device | None:
     """The device of a name; None for "auto"."""
     if str(given) == "auto":
         return None
@@ -35,7 +35,7 @@ def device_of(given: Any, owner: str) -> torch.device:
     >>> device_of("cpu", "train")
     device(type='cpu')
     """
-    device = named(given, owner)
+    device = parse_device(given, owner)
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not is_available(device):

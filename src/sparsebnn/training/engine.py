@@ -1,4 +1,4 @@
-"""The step, and how it is run: eagerly, compiled, or captured as one CUDA graph.
+"""The step, and how it is run: eagerly, fused, compiled, or captured as one CUDA graph.
 
 A step makes its noise, gathers its batch, and goes forward, backward and through the optimizer, all on
 the device. Rates, KL weight, position and step number are tensors there, so nothing is compiled or
@@ -31,8 +31,8 @@ from sparsebnn.training.optimizers import (
     corrected,
     count_step,
     decay,
+    mark_stopped,
     sgd,
-    stop,
 )
 from sparsebnn.training.settings import Settings
 
@@ -51,8 +51,9 @@ class Engine:
 
     ``mode`` is ``"eager"``, ``"fused"`` (compiled loops on a CPU, for dense networks), ``"captured"`` (one
     CUDA graph, without the compiler), ``"compiled"`` (on CUDA one graph, too) or ``"auto"`` (``chosen_mode``
-    decides). ``per_replicate`` gives ``temperature``, ``learning_rate`` or ``learning_rates.<group>`` one
-    value per replicate. ``shard`` is the part that this process has in a run of several.
+    decides). ``per_replicate`` gives ``temperature``, ``target_density``, ``learning_rate`` or
+    ``learning_rates.<group>`` one value per replicate. ``shard`` is the part of this process in a
+    run of several.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Engine:
         self._dense = fast if self.mode in ("fused", "captured") else self._dense_gradients(False)
 
     def _dense_gradients(self, fast: bool) -> DenseGradients | None:
-        """Gradients written out, where possible: ``fast`` ones, fused or captured, or of replicates."""
+        """Closed-form gradients, or None. ``fast``: for fused and captured steps; otherwise of replicates."""
         cuda = self.device.type == "cuda"
         if (cuda and self._in_parts) or (not fast and (cuda or len(self.replicates) == 1)):
             return None
@@ -241,7 +242,7 @@ class Engine:
         settings, loop = self.settings, state["loop"]
         good = torch.isfinite(parts.loss) if finite is None else torch.isfinite(parts.loss) & finite
         if finite is None or not bool(good.all()):  # a step that is compiled or captured cannot look
-            stop(loop, good)
+            mark_stopped(loop, good)
         rates = loop["rates"], self.group_of
         if settings.clip_norm is not None:
             gradients = clipped(gradients, settings.clip_norm)
@@ -283,11 +284,12 @@ class Engine:
         return plain and self._dense is not None
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
-        """Outside the compiler a single replicate runs as an ordinary module."""
+        """Gradients and loss of the current batch, summed over processes."""
         found = self._gradients_of(self._batch(self.state), (normal, logistic))
         return found if self.shard is None else self.shard.reduced(*found)
 
     def _gradients_of(self, batch: Batch, noise: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], Parts]:
+        """In closed form, of a single replicate as an ordinary module, or of several mapped."""
         if self._dense is not None:
             return self._dense(self.state, batch, self["beta"], noise)
         if len(self.replicates) == 1:

@@ -131,7 +131,8 @@ def train(
         network of several inputs. Rows of uint8 are pixels and divided by 255. Memory-mapped arrays and a
         ``Dataset`` are read in the background, row by row, with the same guarantees; a ``DataLoader`` or an
         ``IterableDataset`` gives all replicates the batches it likes.
-    likelihood : ``"categorical"``, ``"bernoulli"``, ``"gaussian"`` or a likelihood object.
+    likelihood : ``"categorical"``, ``"bernoulli"``, ``"gaussian"``, ``"poisson"``, ``"cox"`` or another
+        name in ``sparsebnn.likelihoods.NAMED``, or a likelihood object.
     settings : how to train. The default is 100 epochs at temperature 0.03 (a tempered posterior;
         ``Settings(temperature=1)`` is the Bayes posterior), with warm-up and a larger rate for inclusion
         logits.
@@ -208,10 +209,10 @@ def train(
         shard = Shard(batches.size, objective)
         folder = folder if shard.rank == 0 else None
     of_settings = ("temperature", "target_density")
-    of_rates = {
+    of_steps = {
         n: v for n, v in (per_replicate or {}).items() if n in of_settings or n.startswith("learning_rate")
     }
-    of_buffers = {n: v for n, v in (per_replicate or {}).items() if n not in of_rates}
+    of_buffers = {n: v for n, v in (per_replicate or {}).items() if n not in of_steps}
     with (
         contextlib.nullcontext() if folder is None else checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
@@ -223,7 +224,7 @@ def train(
         stacked.objective.autocast = None if settings.autocast is None else torch.bfloat16
         stacked.objective.channels_last = settings.channels_last
         _check_outputs(stacked, batches, form)
-        engine = Engine(stacked, batches, settings, of_rates, mode, shard, augment)
+        engine = Engine(stacked, batches, settings, of_steps, mode, shard, augment)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
         trainer.start(resume)

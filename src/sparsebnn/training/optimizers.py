@@ -202,7 +202,7 @@ def adam_eager(
         tensor[dead] = values
 
 
-def stop(loop: dict[str, Tensor], good: Tensor) -> None:
+def mark_stopped(loop: dict[str, Tensor], good: Tensor) -> None:
     """Note where replicates that are not ``good`` have stopped."""
     loop["stopped_at"].copy_(torch.where(loop["alive"] & ~good, loop["step"], loop["stopped_at"]))
     loop["alive"].logical_and_(good)

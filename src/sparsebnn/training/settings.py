@@ -16,8 +16,8 @@ _LOGITS = "inclusion_logit"
 _APPROACH = (0.2, 0.8)
 _PHASED_APPROACH = 0.6  # the same with phases: the share of the second
 # The share of the epochs in which means are learned with noise that is the same for all rows. Of the shares
-# and scales (likelihoods.py) that were tried, validation rows of six tables chose these: see
-# docs/studies/defaults.md.
+# and scales (``_NOISE_SCALE`` in likelihoods/real.py) that were tried, validation rows of six tables chose
+# these: see docs/studies/defaults.md.
 _MEANS_ALONE = 0.7
 
 
@@ -50,16 +50,17 @@ def _longest(name: str, endings: Iterable[str]) -> str | None:
 class Settings:
     """Epochs, batches, rates and the weight of the KL.
 
-    ``learning_rates`` overrides ``learning_rate`` for parameters whose name ends so (``inclusion_logit``
-    for all inclusion logits, ``prior.raw_rate``, …), and ``schedules`` likewise overrides ``schedule``.
+    ``learning_rates`` overrides ``learning_rate`` for parameters whose name ends with a key
+    (``inclusion_logit`` for all inclusion logits, ``prior.raw_rate``, …), and ``schedules`` likewise
+    overrides ``schedule``.
     ``temperature`` multiplies the KL (1 is the Bayes posterior), reached linearly over the first
     ``warmup`` share of the epochs.
 
-    ``target_density`` is the share of weights to keep, of all layers with inclusions or of each in turn;
-    training moves the prior's inclusion odds until the density comes down to it. Over the last ``refit``
-    share of the epochs the structure is fixed (the weights of the target density, or those with an inclusion
-    probability above one half) and only the posterior of these weights is trained. With few weights left the
-    KL counts less against the data, so the refit may have a higher temperature:
+    ``target_density`` is the share of weights to keep, of all layers with inclusions together or, as a
+    tuple, of each; training moves the prior's inclusion odds until the density comes down to it. Over the
+    last ``refit`` share of the epochs the structure is fixed (the weights of the target density, or those
+    with an inclusion probability above one half) and only the posterior of these weights is trained. With
+    few weights left the KL counts less against the data, so the refit may have a higher temperature:
     ``refit_temperature_factor`` times the usual one.
 
     ``free_fraction`` divides training to a target density into three phases: a training without a target
