@@ -44,6 +44,13 @@ def test_disagreeing_replicates_are_warned_of(near_copies):
     assert model.replicate_weights_ @ each == pytest.approx(model.inclusion_)
     with pytest.warns(UserWarning, match="the replicates disagree.*credible sets"):
         select(model, rule="fdr", level=0.1)
+    assert "replicates disagree" in model.summary()
+
+
+def test_replicates_that_agree_are_not_mentioned():
+    x = np.random.default_rng(0).standard_normal((200, 4))
+    model = SparseBNNRegressor(random_state=0, epochs=250).fit(x, x[:, 0] + x[:, 1])
+    assert "disagree" not in model.summary()
 
 
 def test_drawn_columns_have_the_inclusions(near_copies):

@@ -10,9 +10,10 @@ import numpy as np
 from sparsebnn.checks import printable
 from sparsebnn.estimators.early_stopping import CONVERGED
 from sparsebnn.estimators.ensemble import linear_layers
-from sparsebnn.estimators.feature_selection import signed
+from sparsebnn.estimators.feature_selection import LEVEL, signed
 from sparsebnn.io.formatting import aligned
 from sparsebnn.nn.networks import prior_values
+from sparsebnn.selection.rules import disagree
 
 __all__ = ["summary"]
 
@@ -99,7 +100,7 @@ def summary(estimator: Any, most: int | None) -> str:
     unsigned = signs.any() and any(kept[j] and not signs[j] for j in shown)
     notes = [
         "gain: how much the log-loss rises if the column is shuffled, in thousandths of a nat per row",
-        _USED_BY_INCLUSION if posterior else _USED_BY_GAIN,
+        *(_used_by_inclusion(estimator) if posterior else [_USED_BY_GAIN]),
         "effect: " + _effect_note(estimator),
         *([_WITHOUT_SIGN] if unsigned else []),
         "stability: share of replicates whose sparse network uses the column",
@@ -108,12 +109,22 @@ def summary(estimator: Any, most: int | None) -> str:
     return "\n".join([*_head(estimator), rule, *lines, rule, *notes])
 
 
-_USED_BY_INCLUSION = "used: chosen by inclusion, at an expected false discovery rate of 0.1"
 _USED_BY_GAIN = (
     "used: the column improves predictions of unseen rows, or by more than the cost of its weights"
 )
 _POSTERIOR = "inclusion: posterior probability that the column reaches an output"
 _TEMPERED = "inclusion: not a posterior probability here: judge columns by their gain"
+
+
+def _used_by_inclusion(estimator: Any) -> list[str]:
+    each = estimator.replicate_inclusion_
+    lines = [f"used: chosen by inclusion, at an expected false discovery rate of {LEVEL:g}"]
+    if len(each) > 1 and disagree(estimator.inclusion_, each, LEVEL):
+        lines.append(
+            "      replicates disagree about columns that can replace each other, so more may be false:"
+        )
+        lines.append("      see credible_sets(X)")
+    return lines
 
 
 def _titles(posterior: bool) -> list[str]:

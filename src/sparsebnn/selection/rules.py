@@ -220,10 +220,15 @@ def promised_by_one(inclusion: Any, each: Any, level: float) -> float:
     return float(np.mean(rates))
 
 
+def disagree(inclusion: Any, each: Any, level: float) -> bool:
+    """Whether replicates are certain of different inputs: :func:`promised_by_one` is far above the level."""
+    return promised_by_one(inclusion, each, level) > level + _DISAGREEMENT
+
+
 def _check_agreement(p: Tensor, each: Tensor, level: float, refuse: bool) -> None:
-    found = promised_by_one(p, each, level)
-    if found <= level + _DISAGREEMENT:
+    if not disagree(p, each, level):
         return
+    found = promised_by_one(p, each, level)
     got = f"by all replicates together, what each chooses is {found:.0%} wrong"
     off = "Inputs that correlate share effects, and the probabilities of single inputs are then off."
     if refuse:
