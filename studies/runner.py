@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import shlex
 import time
@@ -33,6 +34,7 @@ __all__ = [
     "fill_page",
     "filled",
     "in_parallel",
+    "installed",
     "read_rows",
     "write_details",
     "write_json",
@@ -161,6 +163,23 @@ class Study:
         made = {"command": self.command, "commit": self.commit[0], "versions": versions()}
         made["device"] = device_name(device or self.device)
         append_rows(self.folder / "rows.jsonl", [{**row, **made} for row in rows])
+
+
+def installed(methods: Sequence[str], packages: Mapping[str, str]) -> list[str]:
+    """The methods whose packages can be imported; the others are named and left out.
+
+    >>> installed(["ours", "theirs"], {"theirs": "no_such_package"})
+    theirs is left out: the package no_such_package is not installed.
+    ['ours']
+    """
+    found = []
+    for method in methods:
+        package = packages.get(method)
+        if package is None or importlib.util.find_spec(package) is not None:
+            found.append(method)
+        else:
+            print(f"{method} is left out: the package {package} is not installed.")
+    return found
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from sparsebnn.checks import invalid
-from studies.runner import Study, append_rows, arguments, count, fill_page, read_rows
+from studies.runner import Study, append_rows, arguments, count, fill_page, installed, read_rows
 
 __all__ = ["Spec", "main", "table"]
 
@@ -229,6 +229,7 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int, int], Chosen]] = {
     "random columns": _random,
     "all columns": _all,
 }
+_PACKAGES = {"LassoNet": "lassonet", "HSIC-Lasso": "pyHSICLasso"}
 
 
 def measured(
@@ -352,7 +353,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = Spec(splits=given.splits, seed=given.seed)
     if given.quick:
         spec = Spec(("mice",), k=10, rows=150, test_rows=150, splits=1, seed=given.seed)
-    rows = run(spec, study, given.data, given.methods)
+    methods = installed(given.methods, _PACKAGES)
+    rows = run(spec, study, given.data, methods)
     print(page_tables(rows))
     page = Path(given.out) / "docs" / "studies" / "features.md"
     if page.is_file() and not given.quick:

@@ -18,7 +18,7 @@ import numpy as np
 
 from sparsebnn.checks import invalid
 from studies.peers.uci_methods import METHODS, OURS
-from studies.runner import Study, arguments, count, fill_page, read_rows, write_details
+from studies.runner import Study, arguments, count, fill_page, installed, read_rows, write_details
 
 __all__ = ["Spec", "details", "main", "table"]
 
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = Spec(splits=given.splits, large_splits=given.large_splits, seed=given.seed)
     if given.quick:
         spec = Spec(("yacht",), splits=1, rows=100, seed=given.seed)
-    rows = run(spec, study, given.data, given.methods)
+    rows = run(spec, study, given.data, installed(given.methods, {"laplace-torch": "laplace"}))
     print(table(rows))
     page = Path(given.out) / "docs" / "studies" / "uci.md"
     if page.is_file() and not given.quick:

@@ -127,10 +127,8 @@ def dense_bnn(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, 
 
 def laplace(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, seed: int) -> Prediction:
     """laplace-torch on a trained network: all weights, full matrix, prior and noise by their evidence."""
-    try:
-        from laplace import Laplace
-    except ImportError as error:
-        raise ImportError("This method needs 'laplace-torch': see docs/studies/uci.md") from error
+    from laplace import Laplace
+
     data, random = _Scaled(x, y, new), torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(x.shape[1], _UNITS), nn.Tanh(), nn.Linear(_UNITS, 1))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.runner import Study, arguments, count, fill_page, in_parallel, read_rows
+from studies.runner import Study, arguments, count, fill_page, in_parallel, installed, read_rows
 
 __all__ = ["METHODS", "Spec", "run_ours", "run_susie", "score", "simulate", "summary", "susie", "table"]
 
@@ -324,12 +323,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     methods: dict[str, Callable[..., list[dict[str, Any]]]] = {METHODS[0]: run_ours, METHODS[2]: run_susie}
     methods[METHODS[3]] = run_pysusie
     workers = study.given.workers
-    for method in study.given.methods:
+    for method in installed(study.given.methods, {METHODS[3]: "pysusie"}):
         if method == METHODS[2] and shutil.which("Rscript") is None:
             print("susieR is left out: there is no Rscript here.")
-            continue
-        if method == METHODS[3] and importlib.util.find_spec("pysusie") is None:
-            print("pysusie is left out: it is not installed.")
             continue
         there = {_key(row) for row in read_rows(study.folder / "rows.jsonl")}
         cells = [(effects, number) for number in range(spec.data_sets) for effects in spec.effects]

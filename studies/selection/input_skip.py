@@ -244,7 +244,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study("input_skip", arguments("input_skip", claim, argv, [options]))
     given = study.given
     path = study.folder / "rows.jsonl"
-    for name in given.data:
+    lacking = [name for name in given.data if name != "wbc" and vars(given)[name] is None]
+    for name in lacking:
+        print(f"{_TITLES[name]} is left out: it needs the file of UCI (--{name} FILE).")
+    for name in (name for name in given.data if name not in lacking):
         x, y = load(name, vars(given).get(name))
         for how in CANDIDATES[name] if given.validate else (CHOSEN[name],):
             if given.quick:
