@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
 from sparsebnn.deploy.model import Exported
@@ -84,7 +85,7 @@ def head_lines(exported: Exported, widens: bool) -> list[str]:
         ]
         return lines
     raw = head.raw_std.double().reshape(draws, count)
-    noise = (head.scale * nn.functional.softplus(raw).clamp_min(1e-6)).numpy()
+    noise = (torch.as_tensor(head.scale) * nn.functional.softplus(raw).clamp_min(1e-6)).numpy()
     y_mean = [number(v) for v in head.y_mean.tolist()]
     y_std = [number(v) for v in head.y_std.tolist()]
     lines = [
@@ -100,10 +101,12 @@ def head_lines(exported: Exported, widens: bool) -> list[str]:
         sums = [f"      if (d % {draws_each} < {DRAWS_OUTSIDE}) growth[t] += m / {share};"]
     if head.heteroscedastic:
         lines.append(f"  static const double level[{draws}][{count}] = {_table(raw.numpy())};")
+        scales = ", ".join(number(float(v)) for v in torch.as_tensor(head.scale).expand(count))
+        lines.append(f"  static const double scale[{count}] = {{{scales}}};")
         var = [
             f"      double s = level[d][t] + 0.2 * (double)out[{count} + t];",
             "      s = s > 30.0 ? s : log1p(exp(s));",
-            f"      s = {number(head.scale)} * (s > 1e-6 ? s : 1e-6);",
+            "      s = scale[t] * (s > 1e-6 ? s : 1e-6);",
         ]
     else:
         lines.append(f"  static const double noise[{draws}][{count}] = {_table(noise)};")

@@ -253,7 +253,7 @@ def described(exported: Exported) -> dict[str, Any]:
         "networks": predictor.n_networks,
         "likelihood": {
             "kind": head.kind,
-            "scale": head.scale,
+            "scale": torch.as_tensor(head.scale).tolist(),
             "n_classes": getattr(form, "n_classes", 2),
             "n_targets": getattr(form, "n_targets", 1),
             "noise": getattr(form, "noise", "learned"),

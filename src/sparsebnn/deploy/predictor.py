@@ -23,6 +23,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -60,7 +61,7 @@ class Head(nn.Module):
     def __init__(
         self,
         likelihoods: Sequence[Likelihood],
-        scale: float = 1.0,
+        scale: Any = 1.0,
         y_mean: Tensor | None = None,
         y_std: Tensor | None = None,
     ) -> None:
@@ -71,7 +72,11 @@ class Head(nn.Module):
                 "likelihood", "export", "Categorical, Bernoulli or Gaussian", type(form).__name__,
                 "Export the outputs of the network with torch.export, and apply the likelihood yourself.",
             )  # fmt: skip
-        self.scale = float(scale)
+        self.scale: Any
+        if np.ndim(scale):  # of each target
+            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32))
+        else:
+            self.scale = float(scale)
         self.kind = type(form).__name__.lower()
         self.heteroscedastic = getattr(form, "noise", "") == "heteroscedastic"
         self._form = (copy.deepcopy(form),)

@@ -38,6 +38,7 @@ from sparsebnn.estimators.ensemble import (
     Folded,
     choose,
     leaves_out,
+    some_rows,
 )
 from sparsebnn.estimators.plan import Plan, missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
@@ -228,7 +229,8 @@ class SparseBNN(Training):
         assert self._fold is not None
         for place in places:
             left = leaves_out(place, self.plan_.replicates)
-            rows = np.flatnonzero(~np.isin(self._fold.numpy(), left))[:_ROWS_FOR_LINEAR]
+            rows = np.flatnonzero(~np.isin(self._fold.numpy(), left))
+            rows = rows[some_rows(len(rows), _ROWS_FOR_LINEAR)]
             if hasattr(self, "classes_") and len(torch.unique(y[rows])) < len(self.classes_):
                 return []
             own = y[rows].numpy().astype(np.float64)
@@ -272,7 +274,7 @@ class SparseBNN(Training):
                 chosen = select(self.inclusion_, rule="fdr", level=feature_selection.LEVEL)
                 self.used_ = chosen.chosen.numpy()
             self.selected_features_ = np.array(self.names_, dtype=object)[self.used_]
-            rows = x[:: max(1, len(x) // most)][:most]
+            rows = x[some_rows(len(x), most)]
             self.effects_ = feature_selection.effects(self, rows, _DRAWS_FOR_EFFECTS)
 
     @property

@@ -26,6 +26,7 @@ from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip
+from sparsebnn.random.noise import content_keys
 from sparsebnn.selection.paths import median_reach, path_probability
 
 __all__ = [
@@ -33,11 +34,13 @@ __all__ = [
     "Ensemble",
     "Folded",
     "choose",
+    "copies",
     "folds",
     "leaves_out",
     "linear_layers",
     "merged",
     "seeds",
+    "some_rows",
 ]
 
 _OUTPUT_BYTES = 1 << 26
@@ -48,6 +51,8 @@ _DRAWS = 20
 # To weigh replicates.
 _BOUND_ROWS, _BOUND_WORK = 20_000, 60_000
 _DISCOUNT = 20.0
+# When equal rows count as copies.
+_LEAST_AGREEMENT, _MOST_COPIES = 0.9, 0.05
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Ensemble:
 
     networks: Sequence[nn.Module]
     likelihoods: Sequence[Likelihood]
-    logit_scale: float = 1.0
+    logit_scale: float | np.ndarray = 1.0
 
     def doubled(self, device: str = "cpu") -> list[nn.Module]:
         """The networks in double precision, as they predict."""
@@ -92,11 +97,11 @@ class Ensemble:
 
     def means_and_stds(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of every draw, ``(replicates · draws, rows, targets)``."""
-        found = []
+        found, scale = [], torch.as_tensor(self.logit_scale, dtype=torch.float64)
         for form, each in zip(self.likelihoods, outputs):
             assert isinstance(form, Gaussian)
             mean, std = copy.deepcopy(form).to(each.device).double().mean_and_std(each)
-            found.append((mean, self.logit_scale * std))
+            found.append((mean, scale.to(std.device) * std))
         with torch.no_grad():
             return torch.cat([m for m, _ in found]).detach(), torch.cat([s for _, s in found]).detach()
 
@@ -111,10 +116,7 @@ class Ensemble:
         bounds differ by more than the evidence for the columns does, hence the 20. ``effort`` reduces the
         number of rows.
         """
-        rows = np.arange(len(x))
-        most = max(1, int(effort * _BOUND_ROWS))
-        if len(x) > most:
-            rows = np.random.RandomState(0).permutation(len(x))[:most]
+        rows = some_rows(len(x), max(1, int(effort * _BOUND_ROWS)))
         w = torch.from_numpy(weight[rows]).float() * (len(x) / len(rows))
         data = torch.from_numpy(x[rows]).float(), y[torch.from_numpy(rows)], w
         draws = int(np.clip(_BOUND_WORK // len(rows), 4, 30))
@@ -231,8 +233,43 @@ class Folded(Likelihood):
         return self.inner.weighted_nll(outputs, self._targets(y), seen.to(outputs.dtype) * weight)
 
 
-def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
-    """A fold for every row, stratified by class."""
+def copies(x: np.ndarray, y: Tensor) -> np.ndarray | None:
+    r"""The number of its group for every row, where rows are copies of each other; None where none are.
+
+    A copy among the training rows would tell a network the target of a row that it leaves out. Among few
+    categories many rows are equal without being copies, but then equal inputs have different targets, too.
+    So equal rows are copies if the targets of equal inputs agree far more often than by chance,
+
+    .. math:: \kappa = \frac{P(y_i = y_j \mid x_i = x_j) - P(y_i = y_j)}{1 - P(y_i = y_j)} \ge 0.9,
+
+    and no group holds more than a twentieth of the rows.
+    """
+    by_input = content_keys(torch.from_numpy(x)).numpy()
+    pairs = _equal_pairs(by_input)
+    if pairs == 0:
+        return None
+    by_target = content_keys(y.reshape(len(y), -1)).numpy()
+    _, group, sizes = np.unique(
+        np.stack([by_input, by_target]), axis=1, return_inverse=True, return_counts=True
+    )
+    chance = _equal_pairs(by_target) / (len(x) * (len(x) - 1.0))
+    agreement = (_equal_pairs(group) / pairs - chance) / max(1.0 - chance, 1e-9)
+    if agreement < _LEAST_AGREEMENT or sizes.max() > _MOST_COPIES * len(x):
+        return None
+    return group.reshape(-1)
+
+
+def _equal_pairs(keys: np.ndarray) -> float:
+    """How many ordered pairs of different rows have the same key."""
+    sizes = np.unique(keys, return_counts=True)[1].astype(np.float64)
+    return float((sizes * (sizes - 1.0)).sum())
+
+
+def folds(y: Tensor, count: int, seed: int, classes: bool, group: np.ndarray | None = None) -> Tensor:
+    """A fold for every row, stratified by class; one for all rows of a ``group``."""
+    if group is not None:
+        _, first, place = np.unique(group, return_index=True, return_inverse=True)
+        return folds(y[torch.from_numpy(first)], count, seed, classes)[torch.from_numpy(place.reshape(-1))]
     random = np.random.RandomState(seed)
     found = np.empty(len(y))
     labels = y.numpy() if classes else np.zeros(len(y))
@@ -244,13 +281,29 @@ def folds(y: Tensor, count: int, seed: int, classes: bool) -> Tensor:
     return torch.from_numpy(found).float()
 
 
+def some_rows(count: int, most: int) -> np.ndarray:
+    """At most ``most`` of the places 0 … count − 1, in order.
+
+    They are drawn by a fixed seed: the first rows of a table that is sorted would not represent it.
+
+    >>> len(some_rows(100, 10)), some_rows(3, 10).tolist()
+    (10, [0, 1, 2])
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.RandomState(0).permutation(count)[:most])
+
+
 @dataclass(frozen=True)
 class Choice:
-    """The places of the networks that predict, the scale of their outputs, the correction of intervals."""
+    """The places of the networks that predict, the scale of their outputs, the correction of intervals.
+
+    Several targets of a regression have a scale and a correction each.
+    """
 
     places: list[int]
-    logit_scale: float = 1.0
-    levels: calibration.CentralLevels = calibration.CentralLevels()
+    logit_scale: float | np.ndarray = 1.0
+    levels: tuple[calibration.CentralLevels, ...] = (calibration.CentralLevels(),)
 
 
 def leaves_out(k: int, replicates: int) -> tuple[int, int]:
@@ -283,7 +336,7 @@ def choose(
     """
     count = min(map(len, sets))
     rows = np.flatnonzero(fold.numpy() < count)
-    rows = rows[: max(1, int(effort * _MOST_ROWS))]
+    rows = rows[some_rows(len(rows), max(1, int(effort * _MOST_ROWS)))]
     if len(rows) < _LEAST_ROWS:
         return Choice(list(sets[0]))
     parts = [o for _, o in ensemble.draws(x[rows], _DRAWS, "average", 0, "cpu")]
@@ -308,18 +361,21 @@ def choose(
     if safe is not None:
         other = next(each for each in found if each[1] == (safe,))
         best = best if _is_better(best, other, w) else other
-    (_, log_s), chosen, held = best
+    _, chosen, held = best
     places = [k for i in chosen for k in sets[i]]
     if not calibrate:
         return Choice(places)
-    scale, levels = held.fine(log_s)
-    alone = [predicted(chosen, (which,)) for which in (0, 1)]
-    log_alone = sum(math.log(each.fine(each.coarse()[1])[0]) for each in alone) / 2.0
-    # The more networks are averaged, the better and the flatter the average: the logarithm of its scale is
-    # nearly linear in the inverse of their number.
-    log_pair = math.log(scale)
-    log_all = log_pair + (1.0 - 2.0 / count) * (log_pair - log_alone)
-    return Choice(places, math.exp(log_all), levels)
+    alone = [predicted(chosen, (which,)).targets() for which in (0, 1)]
+    scales, levels = [], []
+    for both, first, second in zip(held.targets(), *alone):
+        scale, of_target = both.fine(both.coarse()[1])
+        log_alone = sum(math.log(each.fine(each.coarse()[1])[0]) for each in (first, second)) / 2.0
+        # The more networks are averaged, the better and the flatter the average: the logarithm of its scale
+        # is nearly linear in the inverse of their number.
+        log_pair = math.log(scale)
+        scales.append(math.exp(log_pair + (1.0 - 2.0 / count) * (log_pair - log_alone)))
+        levels.append(of_target)
+    return Choice(places, scales[0] if len(scales) == 1 else np.array(scales), tuple(levels))
 
 
 def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> bool:

@@ -37,9 +37,9 @@ from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 from torch import Tensor, nn
 
-from sparsebnn.estimators.ensemble import linear_layers, seeds
+from sparsebnn.estimators.ensemble import linear_layers, seeds, some_rows
 from sparsebnn.inference.explanation import slopes_of_draws
-from sparsebnn.likelihoods import Gaussian, Likelihood, StudentT
+from sparsebnn.likelihoods import Gaussian, Likelihood, Ordinal, StudentT
 from sparsebnn.nn.networks import InputSkip
 from sparsebnn.nn.passes import LocalPass, noise_size
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
@@ -76,7 +76,7 @@ def worth(
     unseen: Sequence[Tensor] | None,
     column_of: np.ndarray,
     columns: int,
-    logit_scale: float = 1.0,
+    logit_scale: float | np.ndarray = 1.0,
     seed: int = 0,
     effort: float = 1.0,
 ) -> Worth:
@@ -168,7 +168,7 @@ class _Evaluator:
         form: Likelihood,
         data: tuple[Tensor, Tensor, Tensor],
         unseen: Tensor | None,
-        logit_scale: float,
+        logit_scale: float | np.ndarray,
         seed: int,
         many: int = _MANY_COLUMNS,
         effort: float = 1.0,
@@ -176,11 +176,11 @@ class _Evaluator:
         own = copy.deepcopy(network).double().requires_grad_(False)
         self.first, self.rest = linear_layers(own)[0], _Rest(own)
         self.form = copy.deepcopy(form).double().requires_grad_(False)
-        self.logit_scale = 1.0 if isinstance(form, Gaussian) else logit_scale
+        self.logit_scale = 1.0 if isinstance(form, Gaussian) else float(logit_scale)
         self.random = torch.Generator().manual_seed(seed)
         x, y, weight = data
         rows = unseen if unseen is not None else torch.arange(len(x))
-        rows = rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
+        rows = rows[torch.from_numpy(some_rows(len(rows), _ROWS))]
         self.x, self.weight = x[rows].double(), weight[rows].double()
         self.y = y[rows].double() if y.is_floating_point() else y[rows]
         least, most = min(_LEAST_SHUFFLES, 2 * many), min(_SHUFFLES, 2 * many)
@@ -340,6 +340,10 @@ def slopes_of(estimator: Any, x: Tensor, n_draws: int, model: str = "average") -
 def in_units(estimator: Any, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     """Regression: means only, in units of the target."""
     form = estimator._likelihoods[0]
+    if isinstance(form, Ordinal):  # log odds of a class after the first
+        first = torch.stack([each.thresholds[0] for each in estimator._likelihoods]).detach().double()
+        own = first.repeat_interleave(len(values) // len(first))
+        return estimator.logit_scale_ * values - own[:, None, None], estimator.logit_scale_ * slopes
     if not isinstance(form, Gaussian | StudentT):
         return estimator.logit_scale_ * values, estimator.logit_scale_ * slopes
     scale, shift = torch.from_numpy(estimator._y_std), torch.from_numpy(estimator._y_mean)
@@ -366,7 +370,7 @@ def effects(estimator: Any, x: np.ndarray, n_draws: int) -> Effects:
     """Average effects over encoded rows; see :class:`Effects`."""
     rows = torch.from_numpy(x)
     budget = BYTES // (8 * n_draws * x.shape[1] * max(1, len(estimator._output_names())) * 4)
-    rows = rows[: max(2, budget)]
+    rows = rows[some_rows(len(rows), max(2, budget))]
     _, slopes = in_units(estimator, *slopes_of(estimator, rows, n_draws))
     columns = estimator._encoder.columns
     size = by_column(estimator, slopes * rows[None, :, :, None]).abs().mean((1, 3))

@@ -35,7 +35,7 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _likelihoods: list[Likelihood]
     _seed: int
     gain_: np.ndarray
-    logit_scale_: float
+    logit_scale_: Any
     networks_: list[Any]
     plan_: Plan
     posterior_networks_: list[Any]

@@ -90,8 +90,8 @@ def save(estimator: Any, path: Path) -> Path:
         "predictors": estimator.predictors_,
         "seed": estimator._seed,
         "rows": estimator.n_rows_,
-        "logit_scale": estimator.logit_scale_,
-        "levels": [estimator._levels.shift, estimator._levels.stretch],
+        "logit_scale": np.asarray(estimator.logit_scale_).tolist(),
+        "levels": [[each.shift, each.stretch] for each in estimator._levels],
         "history": estimator.history_,
         "effects": estimator.effects_.record(),
         "stopped_because": estimator.stopped_because_,
@@ -151,8 +151,10 @@ def _restored(kind: type, record: dict[str, Any], tensors: dict[str, Tensor], pa
     estimator.plan_ = Plan.of_record(record["plan"])
     estimator.predictors_ = list(record.get("predictors", ()))
     estimator._seed, estimator.n_rows_ = record["seed"], record["rows"]
-    estimator.logit_scale_ = record["logit_scale"]
-    estimator._levels = CentralLevels(*record.get("levels", ()))
+    scale = record["logit_scale"]
+    estimator.logit_scale_ = np.array(scale) if isinstance(scale, list) else scale
+    levels = record.get("levels") or [[0.0, 1.0]]  # files of earlier versions have one pair
+    estimator._levels = tuple(CentralLevels(*each) for each in (levels if np.ndim(levels) == 2 else [levels]))
     estimator.history_, estimator.n_epochs_ = record["history"], len(record["history"])
     estimator.effects_ = Effects.of_record(record["effects"])
     estimator.stopped_because_, estimator.seconds_ = record["stopped_because"], record["seconds"]

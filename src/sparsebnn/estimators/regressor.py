@@ -277,8 +277,11 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         for level in listed:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)
-        corrected = [self._levels(level) for level in listed]
-        found = [form.quantiles(outputs, corrected) for form, outputs in self._observed(X, model, exposure)]
+        corrected = [[of_target(level) for level in listed] for of_target in self._levels]
+        found = []
+        for form, outputs in self._observed(X, model, exposure):
+            each = [form.quantiles(outputs, own) for own in corrected]  # several targets: the own correction
+            found.append(torch.stack([q[..., t] for t, q in enumerate(each)], -1) if each[1:] else each[0])
         values = torch.cat(found, dim=1).cpu().numpy() * self._y_std + self._y_mean
         quantiles = np.moveaxis(self._shaped(values), 0, -1)
         return quantiles[..., 0] if np.ndim(levels) == 0 else quantiles

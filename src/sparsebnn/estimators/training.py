@@ -19,7 +19,7 @@ from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators import early_stopping
 from sparsebnn.estimators.continuing import Continued
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, linear_layers
+from sparsebnn.estimators.ensemble import Ensemble, Folded, copies, folds, linear_layers
 from sparsebnn.estimators.fitted import Fitted
 from sparsebnn.estimators.plan import Plan, network, planned, share
 from sparsebnn.inference.linear import OUT
@@ -84,7 +84,7 @@ class Training(Fitted):
             plan = self._continued.plan(self, plan, len(inputs))
             plan = dataclasses.replace(plan, most_epochs=None)
             options = self._continued.options(form)
-        self._fold = self._folds(plan, y, seed)
+        self._fold = self._folds(plan, x, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
         options |= {"likelihood": form, "replicates": len(plan.temperatures), "seed": seed}
         options["per_replicate"] = plan.per_replicate()
@@ -177,13 +177,18 @@ class Training(Fitted):
     def _calibrates(self) -> bool:
         return bool(self.calibrate)
 
-    def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
+    def _folds(self, plan: Plan, x: np.ndarray, y: Tensor, seed: int) -> Tensor | None:
         """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
         wanted = self._calibrates or plan.tempered is not None or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
-        count = self._fold_count(len(y), plan.replicates)
-        return folds(y, count, seed, self._task == "classification" and y.dim() == 1)
+        count, group = self._fold_count(len(y), plan.replicates), copies(x, y)
+        if group is not None:
+            self.notes_ += [
+                f"{len(y) - len(np.unique(group))} of {len(y)} rows are copies of others. Copies are left "
+                "out together, so that networks are judged by rows they have not seen."
+            ]
+        return folds(y, count, seed, self._task == "classification" and y.dim() == 1, group)
 
     def _fold_count(self, rows: int, replicates: int) -> int:
         return max(_FOLDS if rows < _ROWS_TO_SPARE else _MANY_FOLDS, replicates)

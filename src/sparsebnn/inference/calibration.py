@@ -17,6 +17,7 @@ a prior, log s ~ N(0, 1/4) and a density of ε that falls as 1 − ε, of which 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -229,6 +230,22 @@ class HeldOut:
             return scale, CentralLevels()
         return scale, CentralLevels.of(self.pit(scale), self.weight)
 
+    def targets(self) -> list[HeldOut]:
+        """The same rows for each target of a regression alone; itself if there is one."""
+        if self.std is None or self.y.shape[-1] == 1:
+            return [self]
+        found = []
+        for place in range(self.y.shape[-1]):
+            one, at = copy.copy(self), slice(place, place + 1)
+            one.outputs, one.std, one.y, one.found = (
+                self.outputs[..., at],
+                self.std[..., at],
+                self.y[:, at],
+                {},
+            )
+            found.append(one)
+        return found
+
     def pit(self, s: float) -> Tensor:
         """The probability of a smaller target than the observed one, for every row (regression)."""
         assert self.std is not None
@@ -245,6 +262,9 @@ class Joined(HeldOut):
     def _by_row(self, log_s: float) -> Tensor:
         log = torch.stack([-part.by_row(log_s) for part in self.parts])
         return math.log(len(log)) - torch.logsumexp(log, 0)
+
+    def targets(self) -> list[HeldOut]:
+        return [Joined(parts) for parts in zip(*(part.targets() for part in self.parts))]
 
     def pit(self, s: float) -> Tensor:
         return torch.stack([part.pit(s) for part in self.parts]).mean(0)

@@ -15,6 +15,7 @@ from sparsebnn.app.report.charts import wilson
 from sparsebnn.estimators import Encoder, Table
 from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import values_of
+from sparsebnn.estimators.ensemble import some_rows
 from sparsebnn.estimators.target_codes import places
 from sparsebnn.io.cells import labels, to_floats
 
@@ -234,7 +235,7 @@ def effect_curves(model: Any, problem: Problem) -> list[dict[str, Any]]:
     """Predictions averaged over held-out rows, along each of the columns with the largest gain in use."""
     columns = model._encoder.columns
     shown = [j for j in np.argsort(-model.gain_, kind="stable") if model.used_[j]]
-    rows = problem.inputs[problem.test][:_ROWS]
+    rows = problem.inputs[problem.test[some_rows(len(problem.test), _ROWS)]]
     found = []
     for j in shown[:_MOST_CURVES]:
         column = columns[j]
