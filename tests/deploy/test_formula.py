@@ -87,7 +87,8 @@ def by_latex(text, row):
         code = re.sub(r" \\cdot 10\^\{(-?\d+)\}", r"*10**(\1)", code)
         code = re.sub(r"\\mathrm\{((?:[^{}\\]|\\.)*)\}", name, code).replace(r" \, ", "*")
         code = re.sub(r"h_\{(\d+)\}", r"_known['h\1']", code)
-        code = code.replace(r"\left", "").replace(r"\right", "").replace(r"\max", "max")
+        code = code.replace(r"\left", "").replace(r"\right", "")
+        code = code.replace(r"\max", "max").replace(r"\min", "min")
         code = code.replace(r"\tanh", "tanh").replace(r"\sigma", "sigmoid")
         label = re.sub(r"h_\{(\d+)\}", r"h\1", left)
         label = re.sub(r"\\mathrm\{(.*)\}", r"\1", label).replace("~", " ").replace("\\", "")
@@ -174,21 +175,29 @@ def fitted(request):
     return SparseBNNClassifier(**options).fit(TABLE, labels)
 
 
+def predicted(model, rows):
+    """What the median models of an estimator predict at their posterior means, by output."""
+    x = torch.from_numpy(model._encoder.transform(sparsebnn.estimators.Table.of(rows)))
+    with torch.no_grad():
+        outputs = torch.stack([compact(network).network(x) for network in model._ensemble.doubled()])
+    if hasattr(model, "classes_"):
+        outputs = model.logit_scale_ * outputs
+        yes = torch.sigmoid(outputs)
+        probs = torch.cat([1 - yes, yes], 2) if outputs.shape[2] == 1 else torch.softmax(outputs, 2)
+        return {f"P({name})": probs.mean(0)[:, k] for k, name in enumerate(model.classes_)}
+    means = outputs.mean(0) * torch.from_numpy(model._y_std) + torch.from_numpy(model._y_mean)
+    names = [f"target {t}" for t in range(means.shape[1])] if means.shape[1] > 1 else ["target"]
+    return {name: means[:, t] for t, name in enumerate(names)}
+
+
 def test_raw_columns_of_an_estimator(fitted):
     """Standardization, levels, unknown levels and missing values are in the formula."""
     rows = TABLE[:25].copy()
     rows.loc[0, "kind"], rows.loc[1, "new"], rows.loc[2, "new"] = "castle", "maybe", None
     rows.loc[3, "size of it"] = None
+    rows.loc[4:5, "size of it"] = [-1e4, 1e4]  # outside the training range
     found = formula(fitted, most=200)
-    x = torch.from_numpy(fitted._encoder.transform(sparsebnn.estimators.Table.of(rows))).float()
-    outputs = compact(fitted.networks_[0]).network(x).detach().double()
-    if hasattr(fitted, "classes_"):
-        outputs = fitted.logit_scale_ * outputs
-        yes = torch.sigmoid(outputs)
-        probs = torch.cat([1 - yes, yes], 1) if outputs.shape[1] == 1 else torch.softmax(outputs, 1)
-        goal = {f"P({name})": probs[:, k] for k, name in enumerate(fitted.classes_)}
-    else:
-        goal = {"target": outputs[:, 0] * fitted._y_std[0] + fitted._y_mean[0]}
+    goal = predicted(fitted, rows)
     in_sql = by_sqlite(found.sql(), rows)
     text = found.text(12)
     for i, row in enumerate(rows.astype(object).where(rows.notna(), None).to_dict("records")):
@@ -205,6 +214,19 @@ def test_raw_columns_of_an_estimator(fitted):
                 if name in values:
                     assert values[name] == pytest.approx(float(value[i]), abs=2e-5, rel=2e-5)
         assert set(goal) & set(in_sql[i])
+
+
+def test_limits_of_the_training_range():
+    """Beyond them a number counts as their end, in a prediction and in a formula."""
+    x = pd.DataFrame({"a": np.linspace(0.0, 1.0, 101)})
+    options = {"replicates": 1, "epochs": 60, "random_state": 0, "hidden": ()}
+    model = SparseBNNRegressor(**options).fit(x, 3.0 * x["a"])
+    rows = pd.DataFrame({"a": [3.0, -2.0, 0.4, 300.0]})
+    found = [row["target"] for row in by_sqlite(formula(model).sql(), rows)]
+    assert found == pytest.approx(predicted(model, rows)["target"].tolist(), abs=CLOSE)
+    assert found == pytest.approx(model.predict(rows, model="median").tolist(), abs=0.2)
+    assert found[0] == found[3] < 4.0
+    assert found[1] > -1.0
 
 
 def test_replicates_are_averaged():

@@ -1,7 +1,8 @@
 r"""A small network as an equation: text, LaTeX, SymPy and SQL that compute what the median model does.
 
 A network of a few dozen active weights can be read. Each hidden unit becomes a line, outputs follow; for an
-estimator the standardization of its columns is folded in, so that the formula takes raw values.
+estimator the standardization of its columns and the limits of the training range are folded in, so that the
+formula takes raw values.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _of_columns(columns: Sequence[Column]) -> list[Expression]:
             # Refused when it is used: a network may not need it.
             found += [Apply("date", Input(column.name))] * len(column.inputs)
         elif column.kind == "number":
-            own = Input(column.name, column.centre[0], column.limits)
+            own = Input(column.name, column.centre[0], column.ends)
             found.append(_scaled(own, column.centre[0], column.scale[0]))
         elif column.kind == "category":
             found += [_of_level(column, i) for i in range(len(column.levels))]
