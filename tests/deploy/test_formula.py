@@ -16,6 +16,7 @@ import sparsebnn
 from contracts.members import generator
 from sparsebnn.checks import InvalidInput
 from sparsebnn.deploy import formula
+from sparsebnn.deploy.expressions import Input, Latex, Sql, Sum, Text, Unit, sympy_of
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian
 from sparsebnn.nn.compaction import compact, median_weights
@@ -214,6 +215,46 @@ def test_raw_columns_of_an_estimator(fitted):
                 if name in values:
                     assert values[name] == pytest.approx(float(value[i]), abs=2e-5, rel=2e-5)
         assert set(goal) & set(in_sql[i])
+
+
+@pytest.mark.parametrize("replicates", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["one target", "two targets", "two classes", "three classes"])
+def test_replicates_of_an_estimator(kind, replicates):
+    x = pd.DataFrame(np.random.default_rng(1).normal(size=(120, 3)), columns=["age", "dose", "x_3"])
+    signal = 40.0 * x["age"] * (x["dose"] > 0.0) + 100.0
+    options = {"epochs": 30, "random_state": 0, "hidden": (4,), "target_density": 0.5}
+    if kind.endswith("classes"):
+        ends = [1.0 / 2.0] if kind.startswith("two") else [1.0 / 3.0, 2.0 / 3.0]
+        y = np.array(["low", "mid", "high"])[np.searchsorted(np.quantile(signal, ends), signal)]
+        model = SparseBNNClassifier(replicates=replicates, **options).fit(x, y)
+    else:
+        y = signal if kind.startswith("one") else np.stack([signal, -0.1 * x["dose"]], 1)
+        model = SparseBNNRegressor(replicates=replicates, **options).fit(x, y)
+    assert len(model.networks_) == replicates
+    found, rows = formula(model, most=200), x[:5].copy()
+    rows.iloc[0] = [1e3, -1e3, 50.0]  # outside the training range
+    goal, text, latex, symbols = predicted(model, rows), found.text(), found.latex(), found.sympy()
+    in_sql = by_sqlite(found.sql(), rows)
+    for i, row in enumerate(rows.to_dict("records")):
+        for values in (by_text(text, row), by_latex(latex, row), by_sympy(symbols, row), in_sql[i]):
+            shown = set(goal) & set(values)
+            assert shown
+            for name in shown:
+                assert values[name] == pytest.approx(float(goal[name][i]), abs=2e-5, rel=2e-5)
+
+
+def test_sums_in_sums_have_brackets():
+    a, b = Input("a"), Input("b")
+    inner = Sum(0.5, ((3.0, a), (-1.0, b)))
+    e = Sum(1.0, ((-2.0, inner), (1.0, Unit("u", Sum(-1.0, ((1.0, a),)))), (4.0, Sum(-2.0)), (0.5, Sum(0.0))))
+    row = {"a": 0.7, "b": -1.3}
+    u = 0.7 - 1.0
+    value = 1.0 - 2.0 * (0.5 + 3.0 * 0.7 + 1.3) + u - 8.0
+    latex = f"\n\\mathrm{{e}} &= {Latex(8).write(e)}\n"
+    assert by_text(f"e = {Text(8).write(e)}", row | {"u": u})["e"] == pytest.approx(value)
+    assert by_latex(latex + "end", row | {"u": u})["e"] == pytest.approx(value)
+    assert by_sqlite({"e": Sql("sqlite").write(e)}, pd.DataFrame([row]))[0]["e"] == pytest.approx(value)
+    assert by_sympy({"e": sympy_of(e)}, row)["e"] == pytest.approx(value)
 
 
 def test_limits_of_the_training_range():

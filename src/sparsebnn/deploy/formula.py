@@ -220,20 +220,14 @@ class _Builder:
         return found
 
     def _sum(self, constant: float, terms: Sequence[tuple[float, Expression]]) -> Expression:
-        """Σ with sums inside it written out; a term that occurs twice is one."""
-        factors: dict[Expression, float] = {}
-        for factor, term in terms:
-            inner = term if isinstance(term, Sum) else Sum(0.0, ((1.0, term),))
-            constant += factor * inner.constant
-            for own, part in inner.terms:
-                factors[part] = factors.get(part, 0.0) + factor * own
-        for part in factors:
+        found = _sum(constant, terms)
+        for _, part in found.terms:
             if isinstance(part, Apply) and part.function == "date":
                 expected, advice = "a model of numbers and categories", "Give ages or years as numbers."
                 raise invalid("model", "formula", expected, f"the date {Text(8).write(part.of)}", advice)
             if isinstance(part, Input | Missing | Case):
                 self.used.add(part.name)
-        return Sum(constant, tuple((factor, part) for part, factor in factors.items() if factor))
+        return found
 
     def _bent(self, module: nn.Module, value: Expression) -> Expression:
         if isinstance(module, nn.Identity):
@@ -295,13 +289,22 @@ def _output_names(names: Sequence[str] | None, count: int, prefix: str) -> list[
     return [str(name) for name in names]
 
 
+def _sum(constant: float, terms: Sequence[tuple[float, Expression]]) -> Sum:
+    """Σ with sums inside it written out; a term that occurs twice is one."""
+    factors: dict[Expression, float] = {}
+    for factor, term in terms:
+        inner = term if isinstance(term, Sum) else Sum(0.0, ((1.0, term),))
+        constant += factor * inner.constant
+        for own, part in inner.terms:
+            factors[part] = factors.get(part, 0.0) + factor * own
+    return Sum(constant, tuple((factor, part) for part, factor in factors.items() if factor))
+
+
 def _linear(e: Expression, factor: float, shift: float) -> Expression:
-    e = e if isinstance(e, Sum) else Sum(0.0, ((1.0, e),))
-    return Sum(factor * e.constant + shift, tuple((factor * own, part) for own, part in e.terms))
+    return _sum(shift, [(factor, e)])
 
 
 def _mean(expressions: Sequence[Expression]) -> Expression:
     if len(expressions) == 1:
         return expressions[0]
-    share = 1.0 / len(expressions)
-    return Sum(0.0, tuple((share, e) for e in expressions))
+    return _sum(0.0, [(1.0 / len(expressions), e) for e in expressions])
