@@ -270,6 +270,35 @@ def test_limits_of_the_training_range():
     assert found[1] > -1.0
 
 
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_levels_coded_by_the_target(kind):
+    random = np.random.default_rng(2)
+    place = random.permutation(np.arange(400) % 40)
+    table = pd.DataFrame({"town": [f"t'{k}" for k in place], "size": random.normal(size=400)})
+    signal = 0.2 * place + table["size"]
+    table.loc[random.random(400) < 0.1, "town"] = None
+    options = {"replicates": 2, "epochs": 40, "random_state": 0, "hidden": (4,), "target_density": 0.6}
+    if kind == "numbers":
+        model = SparseBNNRegressor(**options).fit(table, signal)
+    else:
+        model = SparseBNNClassifier(**options).fit(table, np.digitize(signal, [2.5, 5.0]))
+    (column,) = (column for column in model._encoder.columns if column.name == "town")
+    assert np.shape(column.codes) == (40, 1 if kind == "numbers" else 3)
+    rows = table[:30].astype({"town": object})
+    rows.loc[0, "town"], rows.loc[1, "town"] = "elsewhere", None
+    found, goal = formula(model, most=200), predicted(model, rows)
+    in_sql, text, symbols = by_sqlite(found.sql(), rows), found.text(12), found.sympy()
+    for i, row in enumerate(rows.where(rows.notna(), None).to_dict("records")):
+        known = {f"town={level}": float(row["town"] == level) for level in column.levels}
+        known |= {"size": row["size"], "town_missing": float(row["town"] is None)}
+        for values in (in_sql[i], by_text(text, row), by_sympy(symbols, known) if i < 4 else in_sql[i]):
+            shown = set(goal) & set(values)
+            assert shown
+            for name in shown:
+                assert values[name] == pytest.approx(float(goal[name][i]), abs=2e-5, rel=2e-5)
+    assert len({str(row) for row in in_sql}) > 20
+
+
 def test_replicates_are_averaged():
     x, y = torch.randn(60, 2, generator=generator(0)), torch.arange(60) % 2
     settings = sparsebnn.Settings(epochs=2)

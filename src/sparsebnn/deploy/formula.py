@@ -7,6 +7,7 @@ formula takes raw values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +164,8 @@ def _of_columns(columns: Sequence[Column]) -> list[Expression]:
         elif column.kind == "number":
             own = Input(column.name, column.centre[0], column.ends)
             found.append(_scaled(own, column.centre[0], column.scale[0]))
+        elif column.codes:
+            found += [_of_code(column, i) for i in range(len(column.codes[0]))]
         elif column.kind == "category":
             found += [_of_level(column, i) for i in range(len(column.levels))]
         if column.gaps and column.kind != "date":
@@ -181,6 +184,14 @@ def _of_level(column: Column, place: int) -> Expression:
     if column.reference is None:
         return Case(column.name, ((level, own),), none, 0.0)
     return Case(column.name, ((level, own), (column.reference, none)), 0.0, 0.0)
+
+
+def _of_code(column: Column, place: int) -> Expression:
+    """A standardized code of the levels; unknown levels and missing values are the average, 0."""
+    scaled = [(own[place] - column.centre[place]) / column.scale[place] for own in column.codes]
+    # A level without rows has no code.
+    known = [(level, 0.0 if math.isnan(own) else own) for level, own in zip(column.levels, scaled)]
+    return Case(column.name, tuple(known), 0.0, 0.0)
 
 
 class _Builder:
