@@ -309,6 +309,19 @@ def test_replicates_are_averaged():
     assert [row["P(1)"] for row in found] == pytest.approx(probs[:, 0].tolist(), abs=CLOSE)
 
 
+def test_a_refusal_names_the_networks_that_predict():
+    """Of two kinds there are twice as many networks as replicates."""
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    options = {"replicates": 2, "epochs": 40, "random_state": 0, "hidden": (10,)}
+    model = SparseBNNRegressor(**options).fit(x, np.sin(2.0 * x[:, 0]) * x[:, 1])
+    assert len(model.predictors_) == 2
+    with pytest.raises(InvalidInput, match=r"in 4 networks \(\w+ networks and \w+ networks\) instead"):
+        formula(model)
+    model = SparseBNNRegressor(target_density=0.9, **options).fit(x, x[:, 0])
+    with pytest.raises(InvalidInput, match="in 2 networks of the target density instead"):
+        formula(model, most=1)
+
+
 def test_refusals():
     network = small([20, 30, 1], 0, share=1.0)
     with pytest.raises(InvalidInput, match=r"at most 60 active weights. Got one of 630 .*target_density"):

@@ -123,9 +123,9 @@ def formula(
     small = [_small(network) for network in networks]
     active = sum(int((p != 0).sum()) for n in small for p in n.parameters() if p.dim() > 1)
     if active > most:
-        several = f" in {len(small)} replicates" if len(small) > 1 else ""
         advice = "Train with target_density (and replicates=1), or raise most."
         expected = f"a network of at most {most} active weights"
+        several = f" in {_networks_of(model, len(small))}" if len(small) > 1 else ""
         raise invalid("model", "formula", expected, f"one of {active:,}{several}", advice)
     columns = None if form is None else form.columns
     inputs = _named_inputs(model, names) if columns is None else _of_columns(columns)
@@ -134,6 +134,12 @@ def formula(
     found = _outputs(scores, form, outputs)
     fills = {c.name: c.centre[0] for c in columns or () if c.kind == "number" and c.name in builder.used}
     return Formula(tuple(builder.units), found, active, fills)
+
+
+def _networks_of(model: Any, count: int) -> str:
+    """What several networks are; an estimator may predict with several kinds, each with all replicates."""
+    kinds = getattr(model, "predictors_", ["replicates"])
+    return f"{count} {kinds[0]}" if len(kinds) == 1 else f"{count} networks ({' and '.join(kinds)})"
 
 
 def _small(network: nn.Module) -> nn.Module:
