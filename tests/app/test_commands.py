@@ -515,3 +515,12 @@ def test_a_reader_that_has_seen_enough(run):
         process.stdout.close()
         told = process.stderr.read()
     assert (process.returncode, told) == (0, "")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_wants_nothing_of_info(run, options):
+    words = [sys.executable, "-m", "sparsebnn", "info", str(run / "run"), *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        told = process.stderr.read()
+    assert (process.returncode, told) == (0, "")

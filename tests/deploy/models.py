@@ -53,6 +53,16 @@ def _mlp(family: str, likelihood: Likelihood, outputs: int, activation: str = "r
     return _trained(network, likelihood, torch.randn(ROWS, 7))
 
 
+def _leaves_inputs_out() -> Network:
+    """A sparse network, as a target density leaves it: its median model reads few inputs."""
+    found = _mlp("spike_slab", Categorical(3), 3)
+    logit = found.module[0].weights.inclusion_logit
+    with torch.no_grad():
+        logit[:, [1, 4, 5]] = -6.0
+        logit[:, 0] = 6.0
+    return found
+
+
 # Layers of a thousand inputs: outputs as large as those of the other networks.
 _SMALL = {"initial": Initial(inclusion_logit=Normal(-0.5, 2.0), mean=Normal(0.0, 0.1))}
 
@@ -123,6 +133,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "strided": _strided,
     "signal": _signal,
     "residual": _residual,
+    "leaves inputs out": _leaves_inputs_out,
 }
 CHAINS = [name for name in NETWORKS if name != "residual"]
 
@@ -209,6 +220,7 @@ ESTIMATORS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "table one replicate": lambda: _classifier(replicates=1),
     "table two layers": lambda: _classifier(hidden=(10, 6)),
     "table sparse": lambda: _classifier(target_density=0.1),
+    "one sparse network": lambda: _regressor(target_density=0.1, replicates=1),
     "table linear": lambda: _classifier(hidden=()),
     "three classes": _three_classes,
     "three classes flow": lambda: _three_classes(family="flow"),

@@ -19,7 +19,7 @@ from sparsebnn.deploy.predictor import plain
 from sparsebnn.estimators.checks import checked_table
 from sparsebnn.inference.prediction import RealPrediction
 from sparsebnn.likelihoods import Gaussian
-from sparsebnn.nn.compaction import compact
+from sparsebnn.nn.compaction import Take, compact
 
 CLOSE = 1e-5
 COMPILERS = [c for c in ("gcc", "clang") if readers.can_sanitize(c)]
@@ -29,6 +29,8 @@ FAST = {
     ("strided", "median"),
     ("table spike_slab", "average"),
     ("several targets", "median"),
+    ("leaves inputs out", "median"),
+    ("one sparse network", "median"),
 }
 
 
@@ -105,6 +107,14 @@ def test_networks(name: str, model: str, tmp_path: Path) -> None:
     _assert_close(loaded.predict(network.x), want)
     path = export(network.module, tmp_path / "mlflow", format="mlflow", **options)
     _assert_close(_by_mlflow(path, network.x.numpy()), want)
+
+
+def test_some_median_models_leave_inputs_out() -> None:
+    """Their index of inputs is not a number of single precision."""
+    network = models.NETWORKS["leaves inputs out"]().module
+    (estimated,) = models.ESTIMATORS["one sparse network"]()[0].networks_
+    for each in (network, estimated):
+        assert isinstance(compact(each).network[0], Take)
 
 
 def _by_mlflow(path: Path, X: Any) -> dict[str, np.ndarray]:

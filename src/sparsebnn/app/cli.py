@@ -134,7 +134,7 @@ def _app() -> Any:
         """
         command = _command("fit", fit, locals())
         with _all_errors_in_one_line(debug):
-            from sparsebnn.app.commands import running
+            from sparsebnn.app.commands import running, writing
 
             record = running.fit(
                 data,
@@ -156,10 +156,11 @@ def _app() -> Any:
                 device=device,
                 **({"tune": tune} if tune else {}),
             )
-            if json_:
-                print(json.dumps(record))
-            elif not quiet:
-                _show(record, out)
+            with writing.to_a_reader():
+                if json_:
+                    print(json.dumps(record))
+                elif not quiet:
+                    _show(record, out)
 
     @app.command()
     def predict(
@@ -209,11 +210,12 @@ def _app() -> Any:
         Example: sparsebnn export run model.onnx
         """
         with _all_errors_in_one_line(debug):
-            from sparsebnn.app.commands import running
+            from sparsebnn.app.commands import running, writing
 
             written = running.export(model, out, model=which, n_draws=draws, format=format_, overwrite=force)
-            for path, size in written if not quiet else ():
-                print(f"{printable(path)}: {size / 1000:,.0f} kB")
+            with writing.to_a_reader():
+                for path, size in written if not quiet else ():
+                    print(f"{printable(path)}: {size / 1000:,.0f} kB")
 
     @app.command()
     def info(
@@ -228,13 +230,15 @@ def _app() -> Any:
         Example: sparsebnn info run
         """
         with _all_errors_in_one_line(debug):
-            from sparsebnn.app.commands import running
+            from sparsebnn.app.commands import running, writing
 
             if formula:
-                print("\n".join(map(printable, running.equation(model, form).split("\n"))))
-                return
-            header, summary = running.info(model)
-            print(json.dumps(header) if json_ else "\n".join(map(printable, summary.split("\n"))))
+                lines = running.equation(model, form).split("\n")
+            else:
+                header, summary = running.info(model)
+                lines = [json.dumps(header)] if json_ else summary.split("\n")
+            with writing.to_a_reader():
+                print("\n".join(map(printable, lines)))
 
     @app.command()
     def report(
@@ -248,11 +252,13 @@ def _app() -> Any:
         Example: sparsebnn report run/ --out report.html
         """
         with _all_errors_in_one_line(debug):
+            from sparsebnn.app.commands import writing
             from sparsebnn.app.report import write
 
             path = write(folder, out)
-            if not quiet:
-                print(printable(path))
+            with writing.to_a_reader():
+                if not quiet:
+                    print(printable(path))
 
     return app
 

@@ -133,11 +133,22 @@ class Writer:
         return self.applied(e.function, self.write(e.of), e.slope)
 
     def total(self, e: Sum) -> str:
-        parts = [(factor < 0.0, self.product(abs(factor), self.write(term))) for factor, term in e.terms]
+        parts = [(factor < 0.0, self.product(abs(factor), self.term(term))) for factor, term in e.terms]
         if e.constant or not parts:
             parts.append((e.constant < 0.0, self.number(abs(e.constant))))
         text = ("-" if parts[0][0] else "") + parts[0][1]
         return text + "".join(f" {'-' if minus else '+'} {part}" for minus, part in parts[1:])
+
+    def term(self, e: Expression) -> str:
+        """As a part of a sum, which may have a factor or a minus before it."""
+        return self.bracketed(self.write(e)) if self.is_sum(e) else self.write(e)
+
+    def is_sum(self, e: Expression) -> bool:
+        """Whether an expression is written as a sum."""
+        return isinstance(e, Sum)
+
+    def bracketed(self, text: str) -> str:
+        return f"({text})"
 
     def number(self, value: float) -> str:
         return f"{value:.{self.digits}g}"
@@ -205,6 +216,9 @@ class Latex(Writer):
     def number(self, value: float) -> str:
         text = super().number(value)
         return re.sub(r"e([+-])0*(\d+)", lambda m: rf" \cdot 10^{{{m[1].lstrip('+')}{m[2]}}}", text)
+
+    def bracketed(self, text: str) -> str:
+        return rf"\left({text}\right)"
 
     def product(self, factor: float, text: str) -> str:
         return text if factor == 1.0 else rf"{self.number(factor)} \, {text}"
@@ -298,6 +312,9 @@ class Sql(Writer):
         own = self.write(e.scores[e.place])
         others = (self.write(s) for k, s in enumerate(e.scores) if k != e.place)
         return f"(1.0/(1.0 + {' + '.join(f'exp(({other}) - ({own}))' for other in others)}))"
+
+    def is_sum(self, e: Expression) -> bool:
+        return self.is_sum(e.of) if isinstance(e, Unit) else super().is_sum(e)
 
     def unit(self, e: Unit) -> str:
         return self.write(e.of)

@@ -1,11 +1,13 @@
 r"""A small network as an equation: text, LaTeX, SymPy and SQL that compute what the median model does.
 
 A network of a few dozen active weights can be read. Each hidden unit becomes a line, outputs follow; for an
-estimator the standardization of its columns is folded in, so that the formula takes raw values.
+estimator the standardization of its columns and the limits of the training range are folded in, so that the
+formula takes raw values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,9 +123,9 @@ def formula(
     small = [_small(network) for network in networks]
     active = sum(int((p != 0).sum()) for n in small for p in n.parameters() if p.dim() > 1)
     if active > most:
-        several = f" in {len(small)} replicates" if len(small) > 1 else ""
         advice = "Train with target_density (and replicates=1), or raise most."
         expected = f"a network of at most {most} active weights"
+        several = f" in {_networks_of(model, len(small))}" if len(small) > 1 else ""
         raise invalid("model", "formula", expected, f"one of {active:,}{several}", advice)
     columns = None if form is None else form.columns
     inputs = _named_inputs(model, names) if columns is None else _of_columns(columns)
@@ -132,6 +134,12 @@ def formula(
     found = _outputs(scores, form, outputs)
     fills = {c.name: c.centre[0] for c in columns or () if c.kind == "number" and c.name in builder.used}
     return Formula(tuple(builder.units), found, active, fills)
+
+
+def _networks_of(model: Any, count: int) -> str:
+    """What several networks are; an estimator may predict with several kinds, each with all replicates."""
+    kinds = getattr(model, "predictors_", ["replicates"])
+    return f"{count} {kinds[0]}" if len(kinds) == 1 else f"{count} networks ({' and '.join(kinds)})"
 
 
 def _small(network: nn.Module) -> nn.Module:
@@ -160,8 +168,10 @@ def _of_columns(columns: Sequence[Column]) -> list[Expression]:
             # Refused when it is used: a network may not need it.
             found += [Apply("date", Input(column.name))] * len(column.inputs)
         elif column.kind == "number":
-            own = Input(column.name, column.centre[0], column.limits)
+            own = Input(column.name, column.centre[0], column.ends)
             found.append(_scaled(own, column.centre[0], column.scale[0]))
+        elif column.codes:
+            found += [_of_code(column, i) for i in range(len(column.codes[0]))]
         elif column.kind == "category":
             found += [_of_level(column, i) for i in range(len(column.levels))]
         if column.gaps and column.kind != "date":
@@ -180,6 +190,14 @@ def _of_level(column: Column, place: int) -> Expression:
     if column.reference is None:
         return Case(column.name, ((level, own),), none, 0.0)
     return Case(column.name, ((level, own), (column.reference, none)), 0.0, 0.0)
+
+
+def _of_code(column: Column, place: int) -> Expression:
+    """A standardized code of the levels; unknown levels and missing values are the average, 0."""
+    scaled = [(own[place] - column.centre[place]) / column.scale[place] for own in column.codes]
+    # A level without rows has no code.
+    known = [(level, 0.0 if math.isnan(own) else own) for level, own in zip(column.levels, scaled)]
+    return Case(column.name, tuple(known), 0.0, 0.0)
 
 
 class _Builder:
@@ -219,20 +237,14 @@ class _Builder:
         return found
 
     def _sum(self, constant: float, terms: Sequence[tuple[float, Expression]]) -> Expression:
-        """Σ with sums inside it written out; a term that occurs twice is one."""
-        factors: dict[Expression, float] = {}
-        for factor, term in terms:
-            inner = term if isinstance(term, Sum) else Sum(0.0, ((1.0, term),))
-            constant += factor * inner.constant
-            for own, part in inner.terms:
-                factors[part] = factors.get(part, 0.0) + factor * own
-        for part in factors:
+        found = _sum(constant, terms)
+        for _, part in found.terms:
             if isinstance(part, Apply) and part.function == "date":
                 expected, advice = "a model of numbers and categories", "Give ages or years as numbers."
                 raise invalid("model", "formula", expected, f"the date {Text(8).write(part.of)}", advice)
             if isinstance(part, Input | Missing | Case):
                 self.used.add(part.name)
-        return Sum(constant, tuple((factor, part) for part, factor in factors.items() if factor))
+        return found
 
     def _bent(self, module: nn.Module, value: Expression) -> Expression:
         if isinstance(module, nn.Identity):
@@ -294,13 +306,22 @@ def _output_names(names: Sequence[str] | None, count: int, prefix: str) -> list[
     return [str(name) for name in names]
 
 
+def _sum(constant: float, terms: Sequence[tuple[float, Expression]]) -> Sum:
+    """Σ with sums inside it written out; a term that occurs twice is one."""
+    factors: dict[Expression, float] = {}
+    for factor, term in terms:
+        inner = term if isinstance(term, Sum) else Sum(0.0, ((1.0, term),))
+        constant += factor * inner.constant
+        for own, part in inner.terms:
+            factors[part] = factors.get(part, 0.0) + factor * own
+    return Sum(constant, tuple((factor, part) for part, factor in factors.items() if factor))
+
+
 def _linear(e: Expression, factor: float, shift: float) -> Expression:
-    e = e if isinstance(e, Sum) else Sum(0.0, ((1.0, e),))
-    return Sum(factor * e.constant + shift, tuple((factor * own, part) for own, part in e.terms))
+    return _sum(shift, [(factor, e)])
 
 
 def _mean(expressions: Sequence[Expression]) -> Expression:
     if len(expressions) == 1:
         return expressions[0]
-    share = 1.0 / len(expressions)
-    return Sum(0.0, tuple((share, e) for e in expressions))
+    return _sum(0.0, [(1.0 / len(expressions), e) for e in expressions])

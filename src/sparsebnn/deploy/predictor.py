@@ -351,7 +351,7 @@ def predictor_of(
             small: nn.Module = compact(first).network
         except InvalidInput:  # not a chain of known modules
             small = plain(first)
-        return Predictor(small, {k: v.float() for k, v in small.state_dict().items()}, {}, head, 1)
+        return Predictor(small, _single(small.state_dict()), {}, head, 1)
     check_count(n_draws, "n_draws", "export")
     states = []
     drawn_names: set[str] = set()
@@ -369,14 +369,17 @@ def predictor_of(
     if len(networks) == 1:
         shared = {name: value for name, value in states[0].items() if name not in drawn_names}
         states = [{k: v for k, v in state.items() if k not in shared} for state in states]
-    shared = {k: v.float() if v.is_floating_point() else v for k, v in shared.items()}
     stacked = _stack(states)
-    return Predictor(plain(first).float(), shared, stacked, _expanded(head, n_draws), len(networks))
+    return Predictor(plain(first).float(), _single(shared), stacked, _expanded(head, n_draws), len(networks))
 
 
 def _stack(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    stacked = {name: torch.stack([state[name].cpu() for state in states]) for name in states[0]}
-    return {name: each.float() if each.is_floating_point() else each for name, each in stacked.items()}
+    return _single({name: torch.stack([state[name].cpu() for state in states]) for name in states[0]})
+
+
+def _single(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers in single precision; indices and counts stay integers."""
+    return {name: each.float() if each.is_floating_point() else each for name, each in tensors.items()}
 
 
 def _expanded(head: Head, each: int) -> Head:

@@ -31,7 +31,7 @@ def _head(estimator: Any) -> list[str]:
     return [
         f"{type(estimator).__name__}: {what}",
         f"{estimator.n_rows_} rows, {len(estimator._encoder.columns)} columns, {kept} of them in use",
-        f"{_PAPER[plan.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} replicates, "
+        f"{_PAPER[plan.family]} {'-'.join(map(str, sizes))}, {len(estimator.networks_)} networks, "
         f"{_epochs(estimator)}; temperature {plan.settings.temperature:g}: {tempered}",
         f"{estimator.density_:.1%} of the weights have an inclusion probability above one half",
         *_predictors(estimator),

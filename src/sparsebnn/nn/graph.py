@@ -186,6 +186,7 @@ class _Structural(fx.Interpreter):
 
     def __init__(self, graph: Graph, masks: Mapping[str, Tensor], counting: bool) -> None:
         super().__init__(graph.traced)
+        self.extra_traceback = False  # which node it was is no help to a reader of the error
         self.owner, self.given, self.masks, self.counting = graph.owner, graph.shape, masks, counting
 
     def _refuse(self, what: str) -> InvalidInput:

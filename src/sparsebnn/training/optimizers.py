@@ -159,19 +159,21 @@ def adam_eager(
     group_of: Mapping[str, int],
     count: int,
     alive: Tensor,
-    together: bool,
+    together: bool | None = None,
     fused: bool = False,
 ) -> None:
-    """The same step by torch's fused kernel, one pass over memory per tensor, or ``fused``, by our kernel.
+    """The same step by torch's fused kernel, one pass over memory per tensor, or ``fused`` by ours.
 
-    ``together``: all replicates have one rate. It must not change within a run, since torch's kernel rounds a
-    whole stack and its slices differently.
+    ``together``: all replicates have one rate (None: look). It must not change within a run, since torch's
+    kernel rounds a whole stack and its slices differently.
     """
     if fused:
         root = math.sqrt(1.0 - BETAS[1] ** count)
         given = rates / (1.0 - BETAS[0] ** count), group_of, root, alive
         kernels.adam(parameters, gradients, first, second, *given, BETAS, EPS)
         return
+    if together is None:
+        together = bool((rates == rates[:, :1]).all())
     living = alive.tolist()
     held = [t for kind in (parameters, first, second) for t in kind.values()]
     dead = [k for k, lives in enumerate(living) if not lives] if together else []

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-import os
 import re
 import statistics
 import sys
@@ -277,8 +276,7 @@ def predict(
             try:
                 write(_for_terminal(made) if out is None and sys.stdout.isatty() else made)
             except BrokenPipeError:
-                # The reader has closed the pipe (``| head``): keep Python from flushing the rest at exit.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                writing.discard_output()  # the reader has closed the pipe (``| head``)
                 return rows
             rows += len(table)
             if out is not None and not quiet and sys.stderr.isatty():

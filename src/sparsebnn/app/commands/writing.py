@@ -23,7 +23,9 @@ __all__ = [
     "as_text",
     "check_file",
     "check_folder",
+    "discard_output",
     "opened_rows",
+    "to_a_reader",
     "write_csv",
     "write_folder",
     "write_parquet",
@@ -34,6 +36,21 @@ __all__ = [
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]*)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 FILES = ("model.safetensors", "predictions.csv", "report.html", "record.json")
+
+
+@contextlib.contextmanager
+def to_a_reader() -> Iterator[None]:
+    """Print until the reader closes the pipe (``| head``), which is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Keep Python from flushing the rest into a closed pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_folder(out: Path, force: bool, data: str) -> None:
