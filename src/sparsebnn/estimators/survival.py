@@ -32,6 +32,7 @@ _OWNER = "SparseBNNSurvival"
 _MOST_TIMES = 500  # of survival functions
 _MOST_INTERVALS, _EVENTS_PER_INTERVAL = 20, 8
 _DRAWS_FOR_BASELINE = 20
+_ROUNDING = 1e-12  # relative; a time that was converted and back still counts its event
 
 
 class StepFunction:
@@ -147,12 +148,15 @@ class SparseBNNSurvival(SparseBNN):
             self._time_unit = float((counted[:, 0] - counted[:, 2]).sum() / len(events))
             self.unique_times_ = _thinned(np.unique(events))
             targets = columns / np.array([self._time_unit, 1.0, self._time_unit])
-            self._cuts = event_quantiles(torch.from_numpy(targets[weight > 0.0]), self._count(len(events)))
+            self._exact_targets = torch.from_numpy(targets[weight > 0.0])
+            self._cuts = event_quantiles(self._exact_targets, self._count(len(events)))
             form = Cox() if self.likelihood == "cox" else PiecewiseExponential([])
             form.prepare(torch.from_numpy(targets))  # raises before any work
             return torch.from_numpy(targets).float(), weight, []
 
-        return self._fit(X, prepare, sample_weight)
+        self._fit(X, prepare, sample_weight)
+        del self._exact_targets
+        return self
 
     def _count(self, events: int) -> int:
         if self.intervals != "auto":
@@ -181,8 +185,9 @@ class SparseBNNSurvival(SparseBNN):
             return
         parts = [o for _, o in self._ensemble.draws(x, _DRAWS_FOR_BASELINE, "average", self._seed, "cpu")]
         risks = torch.exp(torch.cat(parts, dim=2)[..., 0]).mean(1)
-        w = torch.from_numpy(weight)
-        self._likelihoods = [form.with_baseline(risk, y, w) for risk in risks]
+        # Networks train in single precision; the baseline must jump at the very times of the events.
+        exact, w = self._exact_targets, torch.from_numpy(weight)
+        self._likelihoods = [form.with_baseline(risk, exact, w) for risk in risks]
 
     # -- prediction -----------------------------------------------------------------------------------
 
@@ -207,7 +212,8 @@ class SparseBNNSurvival(SparseBNN):
 
     def _survival(self, X: Any, times: Any, model: str) -> np.ndarray:
         """``(rows, times)``: averaged over draws."""
-        at = torch.from_numpy(np.atleast_1d(np.asarray(times, dtype=np.float64))) / self._time_unit
+        asked = np.atleast_1d(np.asarray(times, dtype=np.float64)) / self._time_unit
+        at = torch.from_numpy(asked * (1.0 + _ROUNDING))
         if at.dim() != 1 or not bool((at >= 0.0).all()):
             raise invalid("times", "predict_survival_function", "a vector of times from 0", repr(times))
         forms, parts = self._forms(), []
