@@ -182,6 +182,36 @@ def test_other_forms_of_targets(y):
     np.testing.assert_array_equal(columns_of(y), np.stack([Y["days"], Y["died"], 0.0 * Y["days"]], axis=1))
 
 
+@pytest.mark.parametrize("name", ["censored", "cens", "is_censored", "Right-censored", "CENSORING"])
+def test_a_field_of_censored_rows_is_no_field_of_events(name):
+    """It is the opposite in most tables: read as events, it turns the risks around without a note."""
+    y = pd.DataFrame({"days": Y["days"], name: ~Y["died"]})
+    for given in (y, y.astype({name: int}), y.to_records(index=False)):
+        with pytest.raises(InvalidInput, match=rf"'event' .*'{name}'.*not {name}"):
+            SparseBNNSurvival(**FAST).fit(X, given)
+    expected = np.stack([Y["days"], Y["died"], 0.0 * Y["days"]], axis=1)
+    for event in ("died", "status"):  # next to a clear field of events it does no harm
+        np.testing.assert_array_equal(columns_of(y.assign(**{event: Y["died"] * 1})), expected)
+    np.testing.assert_array_equal(
+        columns_of(pd.DataFrame({"days": Y["days"], "uncensored": Y["died"]})), expected
+    )
+
+
+@pytest.mark.parametrize("events", [1, 2, 12])
+def test_discrete_hazards_of_few_events(events):
+    """One interval would end at the last time of all, and nobody would have the event before."""
+    days = np.arange(1.0, 31.0)
+    y = pd.DataFrame({"time": days, "event": days <= events})
+    x = np.random.RandomState(0).randn(30, 1)
+    model = SparseBNNSurvival(**{**FAST, "epochs": 200}, likelihood="discrete_hazard").fit(x, y)
+    curve = model.predict_survival_function(x, times=days).mean(0)
+    falls = np.flatnonzero(np.diff(curve, prepend=1.0)[:events] < -1e-3)
+    assert len(falls) >= min(4, (events + 1) // 2)
+    assert curve[events - 1] < 1.0 - 0.8 * events / 30.0
+    # Nobody is censored before the last event, so survival is the share of rows that is left.
+    np.testing.assert_allclose(curve[falls], 1.0 - days[falls] / 30.0, atol=0.05)
+
+
 def test_all_events_and_vectors_of_times():
     whole = SparseBNNSurvival(**{**FAST, "epochs": 5})
     events = np.array([(True, t) for t in Y["days"]], dtype=Y.dtype)
@@ -265,5 +295,8 @@ def test_bad_settings(settings, named):
 
 
 def test_entries_and_cox():
-    with pytest.raises(InvalidInput, match="'entry'"):
-        SparseBNNSurvival(**FAST, likelihood="cox").fit(X, _changed(entry=0.5 * Y["days"]))
+    """The message quotes the table's numbers, not those of internal units."""
+    entry = np.minimum(0.25, 0.5 * Y["days"])
+    assert entry.max() == 0.25
+    with pytest.raises(InvalidInput, match=r"'entry' .*Got 0\.25 instead"):
+        SparseBNNSurvival(**FAST, likelihood="cox").fit(X, _changed(entry=entry))

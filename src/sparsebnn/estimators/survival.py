@@ -31,6 +31,7 @@ __all__ = ["SparseBNNSurvival", "StepFunction"]
 _OWNER = "SparseBNNSurvival"
 _MOST_TIMES = 500  # of survival functions
 _MOST_INTERVALS, _EVENTS_PER_INTERVAL = 20, 8
+_LEAST_DISCRETE = 5  # intervals: with discrete times, nobody has the event within one
 _DRAWS_FOR_BASELINE = 20
 _ROUNDING = 1e-12  # relative; a time that was converted and back still counts its event
 
@@ -59,7 +60,7 @@ class SparseBNNSurvival(SparseBNN):
     likelihood : "piecewise_exponential" (a constant hazard between cuts), "discrete_hazard" (events in
         intervals) or "cox" (partial likelihood with Efron's ties in full batches, Breslow's baseline).
     intervals : the number of intervals of time, between quantiles of the times of events; "auto" is one for
-        every 8 events, at most 20.
+        every 8 events, at most 20; with "discrete_hazard" 5 or more, where there are as many times of events.
     temperature : "auto" is 1, the Bayes posterior.
     proportional : True, one output that multiplies the hazard at all times; False, one output per interval.
 
@@ -140,6 +141,8 @@ class SparseBNNSurvival(SparseBNN):
         def prepare(rows: int, weight: np.ndarray) -> tuple[Tensor, np.ndarray, list[str]]:
             columns = columns_of(y)
             check_consistent_length(np.empty(rows), columns)
+            form = Cox() if self.likelihood == "cox" else PiecewiseExponential([])
+            form.prepare(torch.from_numpy(columns))  # raises before any work, in the units of y
             counted = columns[weight > 0.0]
             events = columns[(weight > 0.0) & (columns[:, 1] == 1.0), 0]
             if not len(events):
@@ -149,19 +152,21 @@ class SparseBNNSurvival(SparseBNN):
             self.unique_times_ = _thinned(np.unique(events))
             targets = columns / np.array([self._time_unit, 1.0, self._time_unit])
             self._exact_targets = torch.from_numpy(targets[weight > 0.0])
-            self._cuts = event_quantiles(self._exact_targets, self._count(len(events)))
-            form = Cox() if self.likelihood == "cox" else PiecewiseExponential([])
-            form.prepare(torch.from_numpy(targets))  # raises before any work
+            self._cuts = event_quantiles(self._exact_targets, self._count(events))
             return torch.from_numpy(targets).float(), weight, []
 
         self._fit(X, prepare, sample_weight)
         del self._exact_targets
         return self
 
-    def _count(self, events: int) -> int:
+    def _count(self, events: np.ndarray) -> int:
+        """The number of intervals, from the times of events."""
         if self.intervals != "auto":
             return int(self.intervals)
-        return int(np.clip(events // _EVENTS_PER_INTERVAL, 1, _MOST_INTERVALS))
+        # A row that outlives the last event adds an interval after it.
+        discrete = self.likelihood == "discrete_hazard"
+        least = min(_LEAST_DISCRETE, len(np.unique(events)) + 1) if discrete else 1
+        return int(np.clip(len(events) // _EVENTS_PER_INTERVAL, least, _MOST_INTERVALS))
 
     def _likelihood(self, y: Tensor) -> Likelihood:
         if self.likelihood == "cox":
