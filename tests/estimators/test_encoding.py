@@ -400,6 +400,21 @@ def test_columns_left_out_are_named(tmp_path):
     assert SparseBNNClassifier.load(model.save(tmp_path / "m.safetensors")).notes_ == model.notes_
 
 
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("gap", [[], [None]])
+def test_large_whole_numbers_are_levels_of_their_own(make, gap):
+    """Beyond 2**53 floats skip whole numbers; text has them all, so files of text name the same levels."""
+    ids = [2**60 + k for k in range(4)]
+    x = make({"u": pd.array(3 * ids + gap, dtype="Int64") if make is pd.DataFrame else 3 * ids + gap})
+    encoder = Encoder.learned(Table.of(x), np.ones(len(x)), {"u": "category"})
+    assert encoder.columns[0].levels == tuple(map(str, ids))
+    again = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+    text = make({"u": [str(i) for i in 3 * ids] + gap})
+    np.testing.assert_array_equal(encoded(again, text), encoded(encoder, x))
+    small = Encoder.learned(Table.of(pd.DataFrame({"u": [1.0, 2, 3] * 4})), np.ones(12), {"u": "category"})
+    assert small.columns[0].levels == ("1", "2", "3")
+
+
 def test_survives_json():
     given = frame(a=[1.0, None, 3.0], b=["x", "y", "z"], c=["31/12/2020", "1/2/2020", "1/3/2020"])
     encoder = learned(given)

@@ -55,11 +55,13 @@ def absent(value: Any) -> bool:
 def label(value: Any) -> str:
     """The name of a level, without white space around it; 1, 1.0 and numpy's 1 have the same name.
 
-    >>> label(1.0), label("a "), label(True)
-    ('1', 'a', 'True')
+    >>> label(1.0), label("a "), label(True), label(2**60 + 1)
+    ('1', 'a', 'True', '1152921504606846977')
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return str(value).strip()
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
     return str(int(float(value))) if float(value).is_integer() else str(value)
 
 
