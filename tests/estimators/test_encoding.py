@@ -209,6 +209,16 @@ def test_values_of_another_kind_are_rejected(training, new):
         encoded(learned(frame(a=training)), frame(a=[new]))
 
 
+def test_text_in_a_column_asked_for_as_numbers():
+    """Before there is a training, a message must not refer to it."""
+    with pytest.raises(InvalidInput, match=r"'a' of the table .*as asked for.*'low'") as caught:
+        Encoder.learned(Table.of(frame(a=["1", "low"])), np.ones(2), {"a": "number"})
+    assert "in training" not in str(caught.value)
+    encoder = Encoder.learned(Table.of(frame(a=["1", "2"])), np.ones(2), {"a": "number"})
+    with pytest.raises(InvalidInput, match="as in training"):
+        encoded(encoder, frame(a=["low"]))
+
+
 # -- categories ---------------------------------------------------------------------------------------
 
 
