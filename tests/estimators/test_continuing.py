@@ -1,6 +1,7 @@
 """Fits that continue, and importances for scikit-learn's selectors."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.feature_selection import SelectFromModel
@@ -70,6 +71,22 @@ def test_rows_are_counted_once():
     for part in np.array_split(random.randn(40_000, 2), 5):
         seen = seen.after(part, np.zeros(len(part)), 1)
     assert abs(seen.rows / 40_030 - 1.0) < 4.0 / np.sqrt(4096)  # four standard errors
+
+
+def test_equal_rows_of_a_batch_are_several(tmp_path):
+    """A table of two categories has few different rows, but each counts; passing it again adds none."""
+    random = np.random.RandomState(0)
+    x = pd.DataFrame({"a": random.choice(list("pqr"), 2000), "b": random.choice(list("uv"), 2000)})
+    y = np.where(random.rand(2000) < 0.3, "yes", "no")
+    model = SparseBNNClassifier(**QUICK)
+    for _ in range(2):
+        model.partial_fit(x, y, classes=["no", "yes"])
+        assert model._seen.rows == 2000
+    model.partial_fit(x[:500], y[:500])
+    assert model._seen.rows == 2000
+    again = load(model.partial_fit(x, y).save(tmp_path / "model.safetensors"))
+    again.partial_fit(x[:500], y[:500])  # a file knows the number of rows, not the rows
+    assert again._seen.rows == 2500
 
 
 def test_what_a_pass_refuses():

@@ -120,3 +120,11 @@ def test_columns_missing_in_the_same_rows_are_no_copies():
     found = model.column_correlations(x)
     assert found[0, 1] < 0.3
     assert (np.diag(found) > 0.99).all()
+
+
+def test_constant_columns_have_no_credible_sets():
+    x, y = np.ones((60, 3)), np.arange(60) % 2
+    model = SparseBNNClassifier(random_state=0, epochs=450, replicates=2, batch_size=60).fit(x, y)
+    assert model.credible_sets(x) == []
+    assert not model.column_correlations(x).any()
+    assert select(model, rule="credible_sets", X=x).variables == ()

@@ -209,6 +209,16 @@ def test_values_of_another_kind_are_rejected(training, new):
         encoded(learned(frame(a=training)), frame(a=[new]))
 
 
+def test_text_in_a_column_asked_for_as_numbers():
+    """Before there is a training, a message must not refer to it."""
+    with pytest.raises(InvalidInput, match=r"'a' of the table .*as asked for.*'low'") as caught:
+        Encoder.learned(Table.of(frame(a=["1", "low"])), np.ones(2), {"a": "number"})
+    assert "in training" not in str(caught.value)
+    encoder = Encoder.learned(Table.of(frame(a=["1", "2"])), np.ones(2), {"a": "number"})
+    with pytest.raises(InvalidInput, match="as in training"):
+        encoded(encoder, frame(a=["low"]))
+
+
 # -- categories ---------------------------------------------------------------------------------------
 
 
@@ -398,6 +408,21 @@ def test_columns_left_out_are_named(tmp_path):
     assert warning.filename == __file__
     assert [note.split("'")[1] for note in model.notes_] == ["id", "same"]
     assert SparseBNNClassifier.load(model.save(tmp_path / "m.safetensors")).notes_ == model.notes_
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("gap", [[], [None]])
+def test_large_whole_numbers_are_levels_of_their_own(make, gap):
+    """Beyond 2**53 floats skip whole numbers; text has them all, so files of text name the same levels."""
+    ids = [2**60 + k for k in range(4)]
+    x = make({"u": pd.array(3 * ids + gap, dtype="Int64") if make is pd.DataFrame else 3 * ids + gap})
+    encoder = Encoder.learned(Table.of(x), np.ones(len(x)), {"u": "category"})
+    assert encoder.columns[0].levels == tuple(map(str, ids))
+    again = Encoder.of_record(json.loads(json.dumps(encoder.record())))
+    text = make({"u": [str(i) for i in 3 * ids] + gap})
+    np.testing.assert_array_equal(encoded(again, text), encoded(encoder, x))
+    small = Encoder.learned(Table.of(pd.DataFrame({"u": [1.0, 2, 3] * 4})), np.ones(12), {"u": "category"})
+    assert small.columns[0].levels == ("1", "2", "3")
 
 
 def test_survives_json():

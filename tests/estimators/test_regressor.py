@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from sparsebnn.estimators import SparseBNNRegressor, load
+from estimators.quick import two_classes
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, SparseBNNSurvival, load
 from sparsebnn.estimators.observations import gaussian_quantiles
 
 QUICK = {
@@ -122,3 +123,17 @@ def test_effects_and_summary_name_what_matters(fitted):
     assert "SparseBNNRegressor: 1 target" in text
     assert text.index("x0") < text.index("x1")
     assert "prior that layer layers.0 learned: slab std 1, inclusion 0." in text
+
+
+@pytest.mark.parametrize("kind", [SparseBNNClassifier, SparseBNNRegressor, SparseBNNSurvival])
+@pytest.mark.parametrize("settings", [{}, {"family": "flow"}, {"time_budget": 60.0}])
+def test_torchs_generator_stays_as_it_was(kind, settings, tmp_path):
+    """Whoever seeded it gets the same numbers after a fit as before."""
+    x, y = two_classes(60)
+    targets = y if kind is SparseBNNClassifier else np.abs(x[:, 0]) + 0.1
+    before = torch.get_rng_state()
+    model = kind(**{**QUICK, "epochs": 2, **settings}).fit(x, targets)
+    load(model.save(tmp_path / "model.safetensors")).predict(x)
+    model.sample_inclusions(10)
+    model.explain(x[:2], n_draws=4)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -70,6 +70,42 @@ def test_survival_functions(model):
     np.testing.assert_allclose(model.predict_survival_function(NEW_X[:4], times=times[3:5]), values[:, 3:5])
 
 
+@pytest.mark.parametrize("likelihood", ["cox", "discrete_hazard"])
+def test_every_time_counts_its_own_event(likelihood, tmp_path):
+    """Steps lie at the times of events, which have no exact value in single precision or in other units.
+
+    With a hazard per event, −log S is the sum of 1 / (rows still at risk), up to what a useless column adds.
+    """
+    days = 7.0 * np.arange(1, 41)
+    x = np.random.RandomState(0).randn(40, 1)
+    model = SparseBNNSurvival(**{**FAST, "epochs": 150}, likelihood=likelihood, intervals=40).fit(x, days)
+    again = load(model.save(tmp_path / "model.safetensors"))
+    for each in (model, again):
+        at = each.predict_cumulative_hazard_function(x, times=days)
+        before = each.predict_cumulative_hazard_function(x, times=days * (1.0 - 1e-9))
+        jumps = (at > before).all(0)
+        # The cuts of the 40 intervals leave out the first time, which is within the first interval.
+        assert jumps.sum() == 40 if likelihood == "cox" else jumps[1:].all()
+        np.testing.assert_allclose(before[:, 1:], at[:, :-1], rtol=1e-12)
+    if likelihood == "cox":
+        expected = np.cumsum(1.0 / np.arange(40, 0, -1))
+        np.testing.assert_allclose(at.mean(0), expected, rtol=0.15)
+    median = model.predict_quantiles(x, 0.5)
+    assert np.isin(np.round(median, 6), days).all()
+    reached = [model.predict_survival_function(row[None], times=[t])[0, 0] for row, t in zip(x, median)]
+    assert (np.array(reached) <= 0.5 + 1e-9).all()
+
+
+def test_steps_are_those_of_kaplan_meier():
+    """Times of censored rows between those of events are no steps."""
+    model = SparseBNNSurvival(**{**FAST, "epochs": 20}, likelihood="cox").fit(X, Y)
+    at, survival, _ = metrics.kaplan_meier(*(torch.from_numpy(Y[name].copy()) for name in ("days", "died")))
+    assert model.unique_times_.tolist() == at[torch.diff(survival, prepend=torch.ones(1)) < 0].tolist()
+    every = np.sort(Y["days"])
+    steps = np.diff(model.predict_survival_function(X, times=every).mean(0), prepend=1.0)
+    np.testing.assert_array_equal(every[steps < 0.0], model.unique_times_)
+
+
 def test_quantiles_are_times_at_which_the_survival_function_crosses(model):
     median = model.predict_quantiles(NEW_X[:20], 0.5)
     for row, time in zip(NEW_X[:20], median):
@@ -144,6 +180,36 @@ def test_units_of_time_do_not_matter(likelihood):
 )
 def test_other_forms_of_targets(y):
     np.testing.assert_array_equal(columns_of(y), np.stack([Y["days"], Y["died"], 0.0 * Y["days"]], axis=1))
+
+
+@pytest.mark.parametrize("name", ["censored", "cens", "is_censored", "Right-censored", "CENSORING"])
+def test_a_field_of_censored_rows_is_no_field_of_events(name):
+    """It is the opposite in most tables: read as events, it turns the risks around without a note."""
+    y = pd.DataFrame({"days": Y["days"], name: ~Y["died"]})
+    for given in (y, y.astype({name: int}), y.to_records(index=False)):
+        with pytest.raises(InvalidInput, match=rf"'event' .*'{name}'.*not {name}"):
+            SparseBNNSurvival(**FAST).fit(X, given)
+    expected = np.stack([Y["days"], Y["died"], 0.0 * Y["days"]], axis=1)
+    for event in ("died", "status"):  # next to a clear field of events it does no harm
+        np.testing.assert_array_equal(columns_of(y.assign(**{event: Y["died"] * 1})), expected)
+    np.testing.assert_array_equal(
+        columns_of(pd.DataFrame({"days": Y["days"], "uncensored": Y["died"]})), expected
+    )
+
+
+@pytest.mark.parametrize("events", [1, 2, 12])
+def test_discrete_hazards_of_few_events(events):
+    """One interval would end at the last time of all, and nobody would have the event before."""
+    days = np.arange(1.0, 31.0)
+    y = pd.DataFrame({"time": days, "event": days <= events})
+    x = np.random.RandomState(0).randn(30, 1)
+    model = SparseBNNSurvival(**{**FAST, "epochs": 200}, likelihood="discrete_hazard").fit(x, y)
+    curve = model.predict_survival_function(x, times=days).mean(0)
+    falls = np.flatnonzero(np.diff(curve, prepend=1.0)[:events] < -1e-3)
+    assert len(falls) >= min(4, (events + 1) // 2)
+    assert curve[events - 1] < 1.0 - 0.8 * events / 30.0
+    # Nobody is censored before the last event, so survival is the share of rows that is left.
+    np.testing.assert_allclose(curve[falls], 1.0 - days[falls] / 30.0, atol=0.05)
 
 
 def test_all_events_and_vectors_of_times():
@@ -229,5 +295,8 @@ def test_bad_settings(settings, named):
 
 
 def test_entries_and_cox():
-    with pytest.raises(InvalidInput, match="'entry'"):
-        SparseBNNSurvival(**FAST, likelihood="cox").fit(X, _changed(entry=0.5 * Y["days"]))
+    """The message quotes the table's numbers, not those of internal units."""
+    entry = np.minimum(0.25, 0.5 * Y["days"])
+    assert entry.max() == 0.25
+    with pytest.raises(InvalidInput, match=r"'entry' .*Got 0\.25 instead"):
+        SparseBNNSurvival(**FAST, likelihood="cox").fit(X, _changed(entry=entry))

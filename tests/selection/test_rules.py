@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from sklearn.exceptions import NotFittedError
 
 import sparsebnn
 from sparsebnn.checks import InvalidInput
-from sparsebnn.estimators import SparseBNNClassifier
+from sparsebnn.estimators import SparseBNNClassifier, SpikeSlabRegression
 from sparsebnn.selection import (
     agreement,
     bayesian_fdr_threshold,
@@ -231,8 +232,17 @@ def test_plots_are_written(tmp_path):
         ([0.2, 1.5], {}, "inclusion"),
         ([0.2, math.nan], {}, "inclusion"),
         ([[0.2]], {}, "inclusion"),
+        (object(), {}, "inclusion"),
+        ("0.2, 0.9", {}, "inclusion"),
     ],
 )
 def test_bad_input(inclusion, options, named):
     with pytest.raises(InvalidInput, match=f"^The '{named}' of select must be "):
         select(inclusion, **options)
+
+
+@pytest.mark.parametrize("kind", [SparseBNNClassifier, SpikeSlabRegression])
+@pytest.mark.parametrize("rule", ["median", "fdr", "credible_sets"])
+def test_an_estimator_before_its_fit(kind, rule):
+    with pytest.raises(NotFittedError, match=kind.__name__):
+        select(kind(), rule=rule, X=np.eye(3))

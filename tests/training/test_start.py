@@ -216,3 +216,11 @@ def test_a_pass_that_cannot_know_refuses():
     with pytest.raises(RuntimeError, match="forward_with_kl"), sparsebnn.nn.collect_kl():
         network(torch.ones(1, 1, dtype=torch.float64))
     Square("spike_slab", sampling="weights")(torch.ones(1, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_training_leaves_torchs_generator_as_it_was(mode):
+    network, before = mlp([4, 5, 3]), torch.get_rng_state()
+    run = train(network, (X, Y), settings=STILL, replicates=2, mode=mode, progress=False)
+    sparsebnn.predict(run.network, X, run.likelihood, n_draws=2)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -173,7 +173,7 @@ def learn(
         return Column(name, "dropped", "no row tells the day from the month: write dates as 2024-05-31")
     if kind == "category":
         return _among_numbers(_learn_category(name, values, weight, make_signal), values)
-    known = to_floats(values, kind, form, name)
+    known = to_floats(values, kind, form, name, asked=True)  # otherwise the kind fits
     gaps = np.isnan(known)
     if gaps.all():
         return Column(name, "dropped", "always missing")

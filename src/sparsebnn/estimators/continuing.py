@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -34,10 +35,11 @@ _SAME = ("hidden", "family")
 
 @dataclass(frozen=True)
 class Seen:
-    """How many different rows were seen, and steps made; ``smallest`` are the smallest hashes of rows.
+    """How many rows were seen, and steps made; ``smallest`` are the smallest hashes of rows.
 
-    The count is exact up to 4096 rows; beyond, the k-th smallest of n uniform hashes lies near k/n, which
-    gives n within a few percent. ``before`` rows were seen by a whole fit.
+    A row that was in an earlier batch does not count again; equal rows of one batch are several. The count
+    is exact up to 4096 rows; beyond, the k-th smallest of n uniform hashes lies near k/n, which gives n
+    within a few percent. ``before`` rows were seen by a whole fit.
     """
 
     before: int = 0
@@ -53,7 +55,12 @@ class Seen:
     def after(self, x: np.ndarray, y: np.ndarray, steps: int) -> Seen:
         """With these rows and steps, too."""
         rows = np.concatenate([x, y.reshape(len(y), -1)], axis=1).astype(np.float64)
-        found = [int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little") for row in rows]
+        times: Counter[bytes] = Counter()
+        found = []
+        for cells in map(np.ndarray.tobytes, rows):
+            times[cells] += 1  # the k-th of equal rows is another one
+            hashed = blake2b(cells + times[cells].to_bytes(8, "little"), digest_size=8).digest()
+            found.append(int.from_bytes(hashed, "little"))
         every = np.unique(np.concatenate([self.smallest, np.array(found, dtype=np.uint64)]))
         return Seen(self.before, self.steps + steps, every[:_HASHES])
 

@@ -50,6 +50,7 @@ _ARRAY_NAME = re.compile(r"x\d+")
 _NUMBERS_ROWS = "it has another value in each row and the name of an identifier"
 _COUNTS_ROWS = "it counts the rows: leave it out if it is only their number"
 _LEAST_COUNTED = 10
+_EXACT = 2.0**53  # up to here floats hold all whole numbers
 
 
 def is_sparse(x: Any) -> bool:
@@ -112,8 +113,15 @@ def values_of(series: Any) -> np.ndarray:
     if str(series.dtype).lower().startswith(_TYPED):
         # Extension types convert gaps to NaN, NaT or objects.
         found = np.asarray(series.to_numpy())
+        if found.dtype.kind == "f" and "int" in str(series.dtype).lower() and _inexact(found):
+            return to_objects(series.to_list())  # whole numbers with gaps, which polars makes floats
         return found if found.dtype.kind in "biufMm" else found.astype(object)
     return to_objects(series.to_list())
+
+
+def _inexact(values: np.ndarray) -> bool:
+    """Whether some are so large that neighboring whole numbers are the same float."""
+    return bool((np.abs(values) >= _EXACT).any())
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import InputSkip
+from sparsebnn.nn.networks import InputSkip, generator_kept
 from sparsebnn.random.noise import content_keys
 from sparsebnn.selection.paths import median_reach, path_probability
 
@@ -180,6 +180,7 @@ def merged(network: nn.Module, column_of: np.ndarray) -> nn.Module:
 
 
 @torch.no_grad()
+@generator_kept()
 def _chain(inclusions: Sequence[Tensor], network: nn.Module) -> nn.Sequential:
     """A chain with these inclusions; where the network skips, extra units pass every input on."""
     layers, inputs = [], inclusions[0].shape[1]

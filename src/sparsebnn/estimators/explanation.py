@@ -141,6 +141,8 @@ def correlations(x: np.ndarray, encoder: Encoder) -> np.ndarray:
     Inputs that mark missing values do not count: columns that are missing in the same rows are no copies.
     """
     column_of, count = encoder.column_of, len(encoder.columns)
+    if not len(column_of):
+        return np.zeros((count, count))
     of_inputs = torch.from_numpy(absolute_correlations(x.astype(np.float64)))
     marks = [np.flatnonzero(column_of == j)[-1] for j in range(count) if encoder.columns[j].gaps]
     of_inputs[marks], of_inputs[:, marks] = 0.0, 0.0

@@ -70,8 +70,8 @@ class Fitted(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def outside_range(self, X: Any) -> np.ndarray:
         """``(rows, columns)``: numbers more than a tenth of the range of the training rows outside of it.
 
-        In predictions such a number counts as the end of that range. A regression adds the difference that
-        this makes to the standard deviation.
+        In predictions such a number counts as the end of that range. A regression with Gaussian or Student-t
+        noise adds the difference that this makes to the standard deviation.
         """
         check_is_fitted(self)
         table = checked_table(self, X, reset=False)

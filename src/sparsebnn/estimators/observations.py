@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.inference.prediction import mixture_quantiles
-from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson
+from sparsebnn.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
+from sparsebnn.likelihoods.real import unpositive
 
 __all__ = ["DRAWS_OUTSIDE", "Observations", "doubled", "gaussian_quantiles"]
 
@@ -28,8 +29,8 @@ def doubled(forms: Sequence[Likelihood], device: torch.device | str = "cpu") -> 
 class Observations:
     """The observation models of all replicates; outputs are ``(replicates, draws, rows, outputs)``.
 
-    ``exposure`` is that of the rows, for counts. ``spread`` is a standard deviation to add to Gaussian noise,
-    of rows outside the training range.
+    ``exposure`` is that of the rows, for counts. ``spread`` is a standard deviation to add to Gaussian or
+    Student-t noise, of rows outside the training range.
     """
 
     ensemble: Ensemble
@@ -39,12 +40,21 @@ class Observations:
     def _each(self, outputs: Tensor) -> list[tuple[Likelihood, Tensor]]:
         forms = doubled(self.ensemble.likelihoods, outputs.device)
         if self.exposure is None:
-            return list(zip(forms, outputs))
+            return [(self._widened(form), each) for form, each in zip(forms, outputs)]
         found: list[tuple[Likelihood, Tensor]] = []
         for form, each in zip(forms, outputs):
             assert isinstance(form, Poisson | NegativeBinomial)
             found.append((form, form.with_exposure(each, self.exposure.to(each))))
         return found
+
+    def _widened(self, form: Likelihood) -> Likelihood:
+        """With ``spread`` in the standard deviation, and as many degrees of freedom as before."""
+        if self.spread is None or not isinstance(form, StudentT):
+            return form
+        scale, df = form.scale_and_df()
+        wide = torch.sqrt(scale**2 + self.spread.to(scale) ** 2 * (df - 2.0) / df)
+        form.raw_scale = nn.Parameter(unpositive(wide), requires_grad=False)
+        return form
 
     @property
     def _gaussian(self) -> bool:

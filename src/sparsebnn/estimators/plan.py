@@ -21,7 +21,7 @@ from torch import nn
 
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import InputSkip, bayesian_layers, mlp
+from sparsebnn.nn.networks import InputSkip, bayesian_layers, generator_kept, mlp
 from sparsebnn.posteriors import family_name
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
@@ -317,6 +317,7 @@ def prior_as_given(trained: nn.Module, plan: Plan) -> None:
             module.inclusion_prob.fill_(plan.prior_inclusion)
 
 
+@generator_kept()  # layers draw their first values, which a start by seed replaces
 def network(plan: Plan, inputs: int, outputs: int) -> nn.Module:
     """The network of a plan, before training."""
     sizes = (inputs, *plan.hidden, outputs)

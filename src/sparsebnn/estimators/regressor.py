@@ -241,9 +241,9 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
     def _cut_growth(self, X: Any, model: str) -> torch.Tensor | None:
         """``(rows, targets)``: by how much predictions would differ with numbers outside the training range.
 
-        None if there are none, or the noise is not Gaussian.
+        None if there are none, or the noise is neither Gaussian nor Student-t.
         """
-        if not isinstance(self._likelihoods[0], Gaussian):
+        if not isinstance(self._likelihoods[0], Gaussian | StudentT):
             return None
         table = checked_table(self, X, reset=False)
         x, free = self._encoder.transform(table), self._encoder.transform(table, free=True)
@@ -255,7 +255,7 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         draws = min(DRAWS_OUTSIDE, self._draws_each(None))
         for rows in (x[outside], free[outside]):
             parts = [o for _, o in self._ensemble.draws(rows, draws, model, self._seed, "cpu")]
-            means.append(self._ensemble.means_and_stds(torch.cat(parts, dim=2))[0].mean(0))
+            means.append(Observations(self._ensemble).moments(torch.cat(parts, dim=2))[0].mean(0))
         found[torch.from_numpy(outside)] = (means[0] - means[1]).abs()
         return found
 

@@ -31,7 +31,9 @@ __all__ = ["SparseBNNSurvival", "StepFunction"]
 _OWNER = "SparseBNNSurvival"
 _MOST_TIMES = 500  # of survival functions
 _MOST_INTERVALS, _EVENTS_PER_INTERVAL = 20, 8
+_LEAST_DISCRETE = 5  # intervals: with discrete times, nobody has the event within one
 _DRAWS_FOR_BASELINE = 20
+_ROUNDING = 1e-12  # relative; a time that was converted and back still counts its event
 
 
 class StepFunction:
@@ -58,7 +60,7 @@ class SparseBNNSurvival(SparseBNN):
     likelihood : "piecewise_exponential" (a constant hazard between cuts), "discrete_hazard" (events in
         intervals) or "cox" (partial likelihood with Efron's ties in full batches, Breslow's baseline).
     intervals : the number of intervals of time, between quantiles of the times of events; "auto" is one for
-        every 8 events, at most 20.
+        every 8 events, at most 20; with "discrete_hazard" 5 or more, where there are as many times of events.
     temperature : "auto" is 1, the Bayes posterior.
     proportional : True, one output that multiplies the hazard at all times; False, one output per interval.
 
@@ -139,6 +141,8 @@ class SparseBNNSurvival(SparseBNN):
         def prepare(rows: int, weight: np.ndarray) -> tuple[Tensor, np.ndarray, list[str]]:
             columns = columns_of(y)
             check_consistent_length(np.empty(rows), columns)
+            form = Cox() if self.likelihood == "cox" else PiecewiseExponential([])
+            form.prepare(torch.from_numpy(columns))  # raises before any work, in the units of y
             counted = columns[weight > 0.0]
             events = columns[(weight > 0.0) & (columns[:, 1] == 1.0), 0]
             if not len(events):
@@ -147,17 +151,22 @@ class SparseBNNSurvival(SparseBNN):
             self._time_unit = float((counted[:, 0] - counted[:, 2]).sum() / len(events))
             self.unique_times_ = _thinned(np.unique(events))
             targets = columns / np.array([self._time_unit, 1.0, self._time_unit])
-            self._cuts = event_quantiles(torch.from_numpy(targets[weight > 0.0]), self._count(len(events)))
-            form = Cox() if self.likelihood == "cox" else PiecewiseExponential([])
-            form.prepare(torch.from_numpy(targets))  # raises before any work
+            self._exact_targets = torch.from_numpy(targets[weight > 0.0])
+            self._cuts = event_quantiles(self._exact_targets, self._count(events))
             return torch.from_numpy(targets).float(), weight, []
 
-        return self._fit(X, prepare, sample_weight)
+        self._fit(X, prepare, sample_weight)
+        del self._exact_targets
+        return self
 
-    def _count(self, events: int) -> int:
+    def _count(self, events: np.ndarray) -> int:
+        """The number of intervals, from the times of events."""
         if self.intervals != "auto":
             return int(self.intervals)
-        return int(np.clip(events // _EVENTS_PER_INTERVAL, 1, _MOST_INTERVALS))
+        # A row that outlives the last event adds an interval after it.
+        discrete = self.likelihood == "discrete_hazard"
+        least = min(_LEAST_DISCRETE, len(np.unique(events)) + 1) if discrete else 1
+        return int(np.clip(len(events) // _EVENTS_PER_INTERVAL, least, _MOST_INTERVALS))
 
     def _likelihood(self, y: Tensor) -> Likelihood:
         if self.likelihood == "cox":
@@ -181,8 +190,9 @@ class SparseBNNSurvival(SparseBNN):
             return
         parts = [o for _, o in self._ensemble.draws(x, _DRAWS_FOR_BASELINE, "average", self._seed, "cpu")]
         risks = torch.exp(torch.cat(parts, dim=2)[..., 0]).mean(1)
-        w = torch.from_numpy(weight)
-        self._likelihoods = [form.with_baseline(risk, y, w) for risk in risks]
+        # Networks train in single precision; the baseline must jump at the very times of the events.
+        exact, w = self._exact_targets, torch.from_numpy(weight)
+        self._likelihoods = [form.with_baseline(risk, exact, w) for risk in risks]
 
     # -- prediction -----------------------------------------------------------------------------------
 
@@ -207,7 +217,8 @@ class SparseBNNSurvival(SparseBNN):
 
     def _survival(self, X: Any, times: Any, model: str) -> np.ndarray:
         """``(rows, times)``: averaged over draws."""
-        at = torch.from_numpy(np.atleast_1d(np.asarray(times, dtype=np.float64))) / self._time_unit
+        asked = np.atleast_1d(np.asarray(times, dtype=np.float64)) / self._time_unit
+        at = torch.from_numpy(asked * (1.0 + _ROUNDING))
         if at.dim() != 1 or not bool((at >= 0.0).all()):
             raise invalid("times", "predict_survival_function", "a vector of times from 0", repr(times))
         forms, parts = self._forms(), []

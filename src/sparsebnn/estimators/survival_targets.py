@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ __all__ = ["columns_of"]
 
 _OWNER = "SparseBNNSurvival"
 _ROLES = {
-    "event": ("event", "status", "died", "death", "dead", "observed", "cens", "fail"),
+    "event": ("event", "status", "died", "death", "dead", "observed", "fail"),
     "entry": ("entry", "start", "truncation"),
     "time": ("time", "duration", "days", "weeks", "months", "years", "stop", "exit", "futime"),
 }
+_CENSORED = re.compile("(?<!un)(?<!non)(?<!li)cens", re.IGNORECASE)  # not "uncensored", not "license"
 
 
 def columns_of(y: Any) -> np.ndarray:
@@ -35,7 +37,7 @@ def columns_of(y: Any) -> np.ndarray:
         if found.ndim != 2 or found.shape[1] > 3:
             raise invalid("y", _OWNER, "times and events", f"an array of shape {found.shape}", _ADVICE)
         named = dict(zip(("time", "event", "entry"), found.T))
-    roles = named if {"time", "event"} <= named.keys() else _roles(named)
+    roles = named if {"time", "event"} <= named.keys() else _roles(_without_censored(named))
     entry = roles.get("entry")
     return _checked(_numbers(roles["time"], "time"), _events(roles["event"]), entry)
 
@@ -50,6 +52,19 @@ def _named(y: Any) -> dict[str, np.ndarray] | None:
     if hasattr(y, "columns") and hasattr(y, "__getitem__"):
         return {str(name): np.asarray(y[name]) for name in y.columns}
     return None
+
+
+def _without_censored(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The fields less those that mark censored rows, which must not be read as events."""
+    rest = {name: values for name, values in named.items() if not _CENSORED.search(name)}
+    if len(rest) == len(named) or any(word in name.lower() for name in rest for word in _ROLES["event"]):
+        return rest
+    own = next(name for name in named if name not in rest)
+    advice = (
+        f"Pass event = not {own} as the field 'event'; if {own} is 1 where the event happened, rename it to "
+        "'event'."
+    )
+    raise invalid("event", _OWNER, "a field that is 1 where the event happened", f"the field {own!r}", advice)
 
 
 def _roles(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -55,11 +55,13 @@ def absent(value: Any) -> bool:
 def label(value: Any) -> str:
     """The name of a level, without white space around it; 1, 1.0 and numpy's 1 have the same name.
 
-    >>> label(1.0), label("a "), label(True)
-    ('1', 'a', 'True')
+    >>> label(1.0), label("a "), label(True), label(2**60 + 1)
+    ('1', 'a', 'True', '1152921504606846977')
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return str(value).strip()
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
     return str(int(float(value))) if float(value).is_integer() else str(value)
 
 
@@ -122,11 +124,12 @@ def number_of(text: str) -> float | None:
         return None
 
 
-def to_floats(values: np.ndarray, kind: str, form: str, name: str) -> np.ndarray:
+def to_floats(values: np.ndarray, kind: str, form: str, name: str, asked: bool = False) -> np.ndarray:
     """Numbers, durations in seconds, or dates in days since 1970 as float64; NaN where missing.
 
     Truth values written as text, as in CSV files that pandas writes, are 1 and 0. Percentages are the number
-    before the sign, times of day are hours; cells that are numbers already stay as they are.
+    before the sign, times of day are hours; cells that are numbers already stay as they are. ``asked`` is for
+    messages: the column is read as ``kind`` on request, not because it was so in training.
 
     >>> to_floats(to_objects(["True", "False", ""]), "number", "", "smoker")
     array([ 1.,  0., nan])
@@ -139,7 +142,10 @@ def to_floats(values: np.ndarray, kind: str, form: str, name: str) -> np.ndarray
         bad = next(i for i in range(len(values)) if not _fits(values[i : i + 1], kind, form))
         example = SIGNED.get(form) or f"{datetime.date(2024, 5, 31):{form}}"
         shown = f", such as {example}" if form else ""
-        raise invalid(name, "the table", f"{kind}s, as in training{shown}", repr(values[bad])) from None
+        why, advice = "in training", ""
+        if asked:
+            why, advice = "asked for", "Correct or empty such cells, or read the column as a category."
+        raise invalid(name, "the table", f"{kind}s, as {why}{shown}", repr(values[bad]), advice) from None
     if np.isinf(found).any():
         advice = "Replace infinite values, or leave them empty."
         raise invalid(name, "the table", "finite", "infinity", advice)

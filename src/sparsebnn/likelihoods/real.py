@@ -47,7 +47,7 @@ class Gaussian(Likelihood):
         self.n_targets = check_count(n_targets, "n_targets", "Gaussian")
         self.noise = check_choice(noise, ("fixed", "learned", "heteroscedastic"), "noise", "Gaussian")
         value = check_positive(torch.full((n_targets,), std, dtype=torch.float64), "std", "Gaussian")
-        raw = _unpositive(value).to(torch.get_default_dtype())
+        raw = unpositive(value).to(torch.get_default_dtype())
         if noise == "fixed":
             self.register_buffer("raw_std", raw)
         else:
@@ -120,7 +120,7 @@ class StudentT(Likelihood):
         check_number(df, "df", "StudentT", "above 2 and finite", lambda v: 2.0 < v < math.inf)
         value = check_positive(torch.full((n_targets,), scale, dtype=torch.float64), "scale", "StudentT")
         self.scale, self.df = float(scale), float(df)
-        self.raw_scale = nn.Parameter(_unpositive(value).to(torch.get_default_dtype()))
+        self.raw_scale = nn.Parameter(unpositive(value).to(torch.get_default_dtype()))
         self.raw_df = nn.Parameter(torch.tensor(math.log(math.expm1(df - 2.0)) if df < 700 else df - 2.0))
 
     @classmethod
@@ -175,7 +175,7 @@ def _columns(y: Tensor, count: int, owner: str) -> Tensor:
     return check_finite(real, "y", owner)
 
 
-def _unpositive(value: Tensor) -> Tensor:
+def unpositive(value: Tensor) -> Tensor:
     """The inverse of softplus."""
     return value + torch.log(-torch.expm1(-value))
 

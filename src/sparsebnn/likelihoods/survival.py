@@ -191,18 +191,22 @@ class DiscreteHazard(_Intervals):
         return -terms.sum(-1)
 
     def cumulative_hazard(self, outputs: Tensor, times: Tensor) -> Tensor:
-        passed = (self.cut <= times[:, None]).to(outputs.dtype)
+        passed = (self._cuts_like(times) <= times[:, None]).to(outputs.dtype)
         return -F.logsigmoid(-self._logits(outputs)).expand(*outputs.shape[:-1], -1) @ passed.T
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        passed = torch.where(self.cut <= y, F.logsigmoid(-self._logits(outputs)), 0.0)
+        passed = torch.where(self._cuts_like(y) <= y, F.logsigmoid(-self._logits(outputs)), 0.0)
         return -torch.expm1(passed.sum(-1, keepdim=True))
 
     def quantile(self, outputs: Tensor, level: Tensor) -> Tensor:
         """The end of the interval in which the probability of an event reaches ``level``, or infinity."""
-        reached = 1.0 - self.survival(outputs, self.cut)
+        cuts = self._cuts_like(self.cut)
+        reached = 1.0 - self.survival(outputs, cuts)
         place = (reached < level).sum(-1)
-        return torch.cat([self.cut, self.cut.new_full((1,), math.inf)])[place].unsqueeze(-1)
+        return torch.cat([cuts, cuts.new_full((1,), math.inf)])[place].unsqueeze(-1)
+
+    def _cuts_like(self, times: Tensor) -> Tensor:
+        return _like(torch.tensor(self.cuts, dtype=torch.float64), times)
 
 
 class ProportionalHazards(SurvivalLikelihood):
@@ -229,15 +233,13 @@ class ProportionalHazards(SurvivalLikelihood):
         """As a likelihood with known jumps; events at other times count as at the last jump before."""
         time, event, entry = y[..., 0], y[..., 1], y[..., 2]
         total = torch.cat([self.hazards.new_zeros(1), self.hazards.cumsum(0)]).to(outputs.dtype)
-        places = [
-            torch.searchsorted(self.times, t.contiguous().to(self.times), right=True) for t in (time, entry)
-        ]
+        places = [torch.searchsorted(_like(self.times, t), t.contiguous(), right=True) for t in (time, entry)]
         jump = torch.log(self.hazards)[(places[0] - 1).clamp_min(0)].to(outputs.dtype)
         score = outputs[..., 0].clamp_max(_MOST)
         return torch.exp(score) * (total[places[0]] - total[places[1]]) - event * (score + jump)
 
     def cumulative_hazard(self, outputs: Tensor, times: Tensor) -> Tensor:
-        passed = (self.times <= times.to(self.times)[:, None]).to(self.hazards.dtype)
+        passed = (_like(self.times, times) <= times[:, None]).to(self.hazards)
         return torch.exp(outputs.clamp_max(_MOST)) * (passed @ self.hazards).to(outputs.dtype)
 
     def risk(self, outputs: Tensor) -> Tensor:
@@ -245,7 +247,7 @@ class ProportionalHazards(SurvivalLikelihood):
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         total = torch.cat([self.hazards.new_zeros(1), self.hazards.cumsum(0)])
-        passed = total[torch.searchsorted(self.times, y.contiguous().to(self.times), right=True)]
+        passed = total[torch.searchsorted(_like(self.times, y), y.contiguous(), right=True)]
         return -torch.expm1(-torch.exp(outputs.clamp_max(_MOST)) * passed)
 
     def quantile(self, outputs: Tensor, level: Tensor) -> Tensor:
@@ -320,6 +322,11 @@ class Cox(SurvivalLikelihood):
         found = ProportionalHazards(len(times))
         found.times, found.hazards = times, events / left[torch.searchsorted(ordered, times)]
         return found
+
+
+def _like(jumps: Tensor, times: Tensor) -> Tensor:
+    """Times of jumps in the precision of ``times``: a time rounded to single precision still has its jump."""
+    return jumps.to(times) if times.is_floating_point() else jumps.to(times.device)
 
 
 def _tied(time: Tensor, risk: Tensor, w: Tensor, happened: Tensor) -> tuple[Tensor, ...]:

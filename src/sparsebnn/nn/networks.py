@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Sized
@@ -260,6 +261,13 @@ def steps(network: nn.Module) -> list[nn.Module]:
     return [step for part in parts for step in part]
 
 
+@contextlib.contextmanager
+def generator_kept() -> Iterator[None]:
+    """Leave torch's generator as it was. Threads share it, so one of them draws at a time."""
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
+        yield
+
+
 @torch.no_grad()
 def initialize(network: nn.Module, seed: int) -> None:
     """Draw the parameters of every Bayesian layer; what is drawn depends on the seed alone.
@@ -268,8 +276,7 @@ def initialize(network: nn.Module, seed: int) -> None:
     (``requires_grad_(False)``). A layer that was converted from pretrained weights keeps its means. The state
     of torch's generator is left as it was.
     """
-    # Starts are drawn with torch's own generator, of which there is one for all threads.
-    with _GENERATOR, torch.random.fork_rng(devices=[]):
+    with generator_kept():
         torch.manual_seed(check_seed(seed, "seed", "initialize"))
         for _, layer in bayesian_layers(network):
             parameters = list(layer.parameters())

@@ -29,6 +29,7 @@ from sparsebnn.selection.paths import median_reach
 from sparsebnn.selection.plots import bars
 from sparsebnn.selection.sources import (
     Components,
+    check_fitted,
     check_posteriors,
     components,
     correlations_of,
@@ -80,7 +81,11 @@ def median_inputs(network: nn.Module, *, shape: tuple[int, ...] | None = None) -
 
 
 def _probabilities(inclusion: Any, owner: str) -> Tensor:
-    given = inclusion if isinstance(inclusion, Tensor) else np.array(inclusion, dtype=np.float64)
+    try:
+        given = inclusion if isinstance(inclusion, Tensor) else np.array(inclusion, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        got = f"a {type(inclusion).__name__}"
+        raise invalid("inclusion", owner, "a vector, one probability per input", got) from error
     p = torch.as_tensor(given).detach().cpu().double()
     if p.dim() != 1 or p.numel() == 0:
         raise invalid("inclusion", owner, "a vector, one probability per input", f"shape {tuple(p.shape)}")
@@ -305,6 +310,7 @@ def select(
     if rule == "fdr":
         level = _check_level(level, "select")
     seed = check_seed(seed, "seed", "select", least=0)
+    check_fitted(source)
     parts = components(source)
     if rule == "fdr":
         _check_posterior(source, parts)

@@ -27,7 +27,15 @@ from sparsebnn.selection.paths import (
     reach_of_masks,
 )
 
-__all__ = ["Components", "components", "correlations_of", "reach_of", "sample_inputs", "sets_of"]
+__all__ = [
+    "Components",
+    "check_fitted",
+    "components",
+    "correlations_of",
+    "reach_of",
+    "sample_inputs",
+    "sets_of",
+]
 
 
 class Components(NamedTuple):
@@ -55,6 +63,14 @@ def components(source: Any) -> Components | None:
     equal = torch.full((len(listed),), 1.0 / len(listed), dtype=torch.float64)
     weights = getattr(source, "weights", equal)
     return Components(list(listed), torch.as_tensor(weights).detach().cpu().double())
+
+
+def check_fitted(source: Any) -> None:
+    """Raise scikit-learn's ``NotFittedError`` for an estimator before its fit."""
+    if hasattr(source, "get_params") and not hasattr(source, "inclusion_"):
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(source)
 
 
 def reach_of(

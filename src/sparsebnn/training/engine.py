@@ -51,9 +51,8 @@ class Engine:
 
     ``mode`` is ``"eager"``, ``"fused"`` (compiled loops on a CPU, for dense networks), ``"captured"`` (one
     CUDA graph, without the compiler), ``"compiled"`` (on CUDA one graph, too) or ``"auto"`` (``chosen_mode``
-    decides). ``per_replicate`` gives ``temperature``, ``target_density``, ``learning_rate`` or
-    ``learning_rates.<group>`` one value per replicate. ``shard`` is the part of this process in a
-    run of several.
+    decides). ``per_replicate`` gives ``temperature``, ``target_density`` or rates one value per replicate.
+    ``shard`` is the part of this process in a run of several.
     """
 
     def __init__(
@@ -284,7 +283,6 @@ class Engine:
         return plain and self._dense is not None
 
     def _gradients(self, normal: Tensor, logistic: Tensor) -> tuple[dict[str, Tensor], Parts]:
-        """Gradients and loss of the current batch, summed over processes."""
         found = self._gradients_of(self._batch(self.state), (normal, logistic))
         return found if self.shard is None else self.shard.reduced(*found)
 
