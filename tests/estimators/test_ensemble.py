@@ -8,7 +8,7 @@ import torch
 
 from estimators.quick import QUICK
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Ensemble, Folded, folds, leaves_out, linear_layers
+from sparsebnn.estimators.ensemble import Ensemble, Folded, _accurate, folds, leaves_out, linear_layers
 from sparsebnn.likelihoods import Categorical, Gaussian
 from sparsebnn.nn import Linear
 
@@ -107,3 +107,26 @@ def test_overconfident_and_timid_predictions_are_corrected():
 def test_goes_without_where_there_is_little():
     x = np.random.RandomState(0).randn(20, 2)
     assert SparseBNNClassifier(**{**FIVE, "epochs": 2}).fit(x, x[:, 0] > 0).logit_scale_ == 1.0
+
+
+def test_a_mixture_with_a_clearly_worse_mean_is_not_considered():
+    rng = np.random.RandomState(0)
+    base = torch.from_numpy(rng.rand(400))
+
+    class Held:
+        def __init__(self, errors):
+            self.errors = errors
+
+        def squared_errors(self):
+            return self.errors
+
+    noise = torch.from_numpy(rng.randn(400))
+    alike, worse = base + noise - noise.mean() + 1e-3, base + 0.5 + 0.1 * noise
+    found = [((0.0, 0.0), place, Held(errors)) for place, errors in enumerate((alike, base, worse))]
+    assert [each[1] for each in _accurate(found, torch.ones(400))] == [0, 1]
+    # Rows without weight decide nothing.
+    weight, elsewhere = torch.ones(400), base.clone()
+    weight[200:], elsewhere[200:] = 0.0, 9.0
+    pair = [found[1], ((0.0, 0.0), 3, Held(elsewhere))]
+    assert [each[1] for each in _accurate(pair, torch.ones(400))] == [1]
+    assert [each[1] for each in _accurate(pair, weight)] == [1, 3]

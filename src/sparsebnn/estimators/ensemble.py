@@ -358,6 +358,8 @@ def choose(
         for chosen in itertools.combinations(range(len(sets)), size):
             held = predicted(chosen, (0, 1))
             found.append((held.coarse() if calibrate else (held(0.0), 0.0), chosen, held))
+    if found[0][2].std is not None:
+        found = _accurate(found, w)
     best = min(found, key=lambda each: each[0][0])
     if safe is not None:
         other = next(each for each in found if each[1] == (safe,))
@@ -377,6 +379,17 @@ def choose(
         scales.append(math.exp(log_pair + (1.0 - 2.0 / count) * (log_pair - log_alone)))
         levels.append(of_target)
     return Choice(places, scales[0] if len(scales) == 1 else np.array(scales), tuple(levels))
+
+
+def _accurate(found: list[tuple[Any, ...]], weight: Tensor) -> list[tuple[Any, ...]]:
+    """The candidates whose squared error is not above the lowest by more than the standard error.
+
+    A mixture with a poor model may have a higher likelihood, since its tails are heavier, and a worse mean.
+    """
+    errors = [weight * each[2].squared_errors() for each in found]
+    excess = [error - min(errors, key=lambda each: float(each.sum())) for error in errors]
+    allowed = [float(each.std()) * math.sqrt(len(each)) for each in excess]
+    return [each for each, more, most in zip(found, excess, allowed) if float(more.sum()) <= most]
 
 
 def _is_better(one: tuple[Any, ...], other: tuple[Any, ...], weight: Tensor) -> bool:

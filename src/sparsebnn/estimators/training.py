@@ -34,6 +34,7 @@ _LEAST_TO_CALIBRATE = 30
 # With this many rows, leaving out a fifth costs little accuracy and improves the selection of columns.
 _ROWS_TO_SPARE = 5000
 _TRIAL_STEPS = 3  # per epoch; two epochs are timed
+_NOTED_COPIES = 0.01  # of the rows
 _ALL_NETWORKS = 2.0  # the work after training for all networks, relative to that for one
 MANY_COLUMNS = 30  # with fewer, a second training is not worth its time
 _ROWS_PER_COLUMN = 50  # with more, one training tells useful columns from useless ones
@@ -183,10 +184,11 @@ class Training(Fitted):
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
         count, group = self._fold_count(len(y), plan.replicates), copies(x, y)
-        if group is not None:
+        copied = 0 if group is None else len(y) - len(np.unique(group))
+        if copied > _NOTED_COPIES * len(y):
             self.notes_ += [
-                f"{len(y) - len(np.unique(group))} of {len(y)} rows are copies of others. Copies are left "
-                "out together, so that networks are judged by rows they have not seen."
+                f"{copied} of {len(y)} rows are copies of others. Copies are left out together, so that "
+                "networks are judged by rows they have not seen."
             ]
         return folds(y, count, seed, self._task == "classification" and y.dim() == 1, group)
 

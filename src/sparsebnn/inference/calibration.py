@@ -230,6 +230,14 @@ class HeldOut:
             return scale, CentralLevels()
         return scale, CentralLevels.of(self.pit(scale), self.weight)
 
+    def mean(self) -> Tensor:
+        """The average over draws of the predicted means, ``(rows, targets)`` (regression)."""
+        return self.outputs[..., : self.y.shape[-1]].mean(0)
+
+    def squared_errors(self) -> Tensor:
+        """Of the average prediction of every row, summed over targets (regression)."""
+        return ((self.y - self.mean()) ** 2).sum(-1)
+
     def targets(self) -> list[HeldOut]:
         """The same rows for each target of a regression alone; itself if there is one."""
         if self.std is None or self.y.shape[-1] == 1:
@@ -258,10 +266,14 @@ class Joined(HeldOut):
 
     def __init__(self, parts: Sequence[HeldOut]) -> None:
         self.parts, self.weight, self.std, self.found = parts, parts[0].weight, parts[0].std, {}
+        self.y = parts[0].y
 
     def _by_row(self, log_s: float) -> Tensor:
         log = torch.stack([-part.by_row(log_s) for part in self.parts])
         return math.log(len(log)) - torch.logsumexp(log, 0)
+
+    def mean(self) -> Tensor:
+        return torch.stack([part.mean() for part in self.parts]).mean(0)
 
     def targets(self) -> list[HeldOut]:
         return [Joined(parts) for parts in zip(*(part.targets() for part in self.parts))]
