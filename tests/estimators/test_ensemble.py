@@ -8,7 +8,8 @@ import torch
 
 from estimators.quick import QUICK
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Ensemble, Folded, _accurate, folds, leaves_out, linear_layers
+from sparsebnn.estimators.cross_fitting import Folded, _accurate, _drawn_left_out, folds, leaves_out
+from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.likelihoods import Categorical, Gaussian
 from sparsebnn.nn import Linear
 
@@ -54,6 +55,24 @@ def test_a_replicate_is_blind_to_the_targets_of_its_fold():
     pairs = zip(first._all_networks[:10], again._all_networks)
     same = [torch.equal(linear_layers(a)[0].weights.mean, linear_layers(b)[0].weights.mean) for a, b in pairs]
     assert same == 2 * [True, False, False, False, True]
+
+
+def test_left_out_rows_are_drawn_by_the_networks_that_did_not_see_them():
+    networks = [Linear(2, 3) for _ in range(6)]
+    ensemble = Ensemble([torch.nn.Sequential(each) for each in networks], [Categorical(3)] * 6)
+    x, fold = np.random.RandomState(0).randn(9, 2), torch.tensor([0, 1, 2, 2, 1, 0, 1, 1, 2])
+    (_, every), *_ = ensemble.draws(x, 20, "average", 0, "cpu")
+    found = _drawn_left_out(ensemble, [[0, 1, 2], [5, 4, 3]], x, fold, 3)
+    for row, own in enumerate(fold.tolist()):
+        for k in range(3):
+            if own in leaves_out(k, 3):
+                at = leaves_out(k, 3).index(own)
+                expected = torch.stack([every[k, :, row], every[5 - k, :, row]])
+                torch.testing.assert_close(found[:, at, :, row], expected, rtol=1e-12, atol=1e-12)
+    # With no row of the folds of the first network, the others are drawn as before.
+    later = fold == 2
+    rest = _drawn_left_out(ensemble, [[0, 1, 2], [5, 4, 3]], x[later.numpy()], fold[later], 4)
+    torch.testing.assert_close(rest[:, 0], found[:, 0, :, later], rtol=1e-12, atol=1e-12)
 
 
 def test_replicates_count_by_their_bounds():

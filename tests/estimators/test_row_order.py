@@ -5,8 +5,9 @@ import pytest
 import torch
 from scipy.special import expit
 
-from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, ensemble, load
-from sparsebnn.estimators.ensemble import copies, folds, some_rows
+from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, cross_fitting, load
+from sparsebnn.estimators.cross_fitting import copies, folds
+from sparsebnn.estimators.ensemble import some_rows
 
 QUICK = {"replicates": 2, "random_state": 0}
 
@@ -22,7 +23,7 @@ def test_some_rows_are_spread_over_the_table():
 
 def test_the_calibration_of_a_sorted_table(monkeypatch):
     """Before, the first of the rows left out decided: of one class, if the table is sorted by class."""
-    monkeypatch.setattr(ensemble, "_MOST_ROWS", 60)
+    monkeypatch.setattr(cross_fitting, "_MOST_ROWS", 60)
     rng = np.random.RandomState(0)
     x = rng.randn(600, 3)
     y = (rng.rand(600) < expit(2 * x[:, 0] - 1)).astype(int)

@@ -6,7 +6,8 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
-from sparsebnn.estimators.ensemble import Ensemble, choose
+from sparsebnn.estimators.cross_fitting import choose
+from sparsebnn.estimators.ensemble import Ensemble
 from sparsebnn.estimators.plan import network, planned
 from sparsebnn.inference.linear import can_be_linear, linear_network
 from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, StudentT

@@ -35,19 +35,23 @@ def doubled(w):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4095, 4096, 70001])
-def test_normals_are_those_of_the_eager_twin(count):
+@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize("make", [noise.normals, noise.logistics])
+def test_random_numbers_are_those_of_the_eager_twin(make, dtype, near, count):
     seeds = noise.seed_tensor([0, 7, 2**40])
-    twin, found = (noise.normals(seeds, 12345, 678, count, fused=fused) for fused in (False, True))
-    torch.testing.assert_close(found, twin, rtol=1e-5, atol=1e-6)
+    twin, found = (make(seeds, 12345, 678, count, dtype, fused=fused) for fused in (False, True))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, twin, rtol=10 * near, atol=near)
 
 
-def test_normals_of_many_steps_are_those_of_each():
+@pytest.mark.parametrize("make", [noise.normals, noise.logistics])
+@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+def test_random_numbers_of_many_steps_are_those_of_each(make, dtype, near):
     seeds, steps = noise.seed_tensor([7]), torch.tensor([0, 5, -(2**50), 2**62])
-    found = noise.normals(seeds, 12345, steps, 77, fused=True)
+    found = make(seeds, 12345, steps, 77, dtype, fused=True)
     for row, step in zip(found, steps.tolist()):
-        assert torch.equal(row, noise.normals(seeds, 12345, step, 77, fused=True)[0])
-    twin = noise.normals(seeds, 12345, steps, 77)
-    torch.testing.assert_close(found, twin, rtol=1e-5, atol=1e-6)
+        assert torch.equal(row, make(seeds, 12345, step, 77, dtype, fused=True)[0])
+    torch.testing.assert_close(found, make(seeds, 12345, steps, 77, dtype), rtol=10 * near, atol=near)
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from sparsebnn.random.noise import logistics, normals, permutations, seed_tensor, stream_id
+from sparsebnn.random.noise import _bits, logistics, normals, permutations, seed_tensor, stream_id
 
 COUNT = 40_000
 SEEDS = [0, 1, 2, 17, 2**40 + 3, -5]
@@ -139,6 +139,13 @@ def test_permutations_are_permutations(count):
     assert torch.equal(rows.sort(-1).values, torch.arange(count).expand(3, count))
     for seed, row in zip(seeds, rows):
         assert torch.equal(permutations(seed_tensor([seed]), STREAM, 2, count)[0], row)
+
+
+def test_permutations_are_the_same_on_every_device():
+    """A CPU sorts by NumPy, a GPU by torch: distinct hashes have one order."""
+    seeds = seed_tensor([3, 4, -9])
+    expected = torch.argsort(_bits(seeds, STREAM, 2, 5000), dim=-1, stable=True)
+    assert torch.equal(permutations(seeds, STREAM, 2, 5000), expected)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -76,8 +76,8 @@ def test_flips_cutouts_and_mixtures():
     each = objective.likelihood.nll(outputs, Y)
     swapped = objective.likelihood.nll(outputs, Y.roll(1, 0))
     w = torch.rand(20)
-    terms = objective.nll_terms(outputs, mixed.y.y, w * share)
-    found = terms + objective.nll_terms(outputs, mixed.y.other, w * (1 - share))
+    terms = objective.likelihood.weighted_nll(outputs, mixed.y.y, w * share)
+    found = terms + objective.likelihood.weighted_nll(outputs, mixed.y.other, w * (1 - share))
     torch.testing.assert_close(found.sum(), (w * (share * each + (1 - share) * swapped)).sum())
 
 

@@ -23,6 +23,7 @@ from sparsebnn.checks import check_count, check_seed, invalid
 from sparsebnn.estimators import early_stopping, feature_selection
 from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.continuing import continued
+from sparsebnn.estimators.cross_fitting import Choice, Folded, choose, leaves_out
 from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
     Encoder,
@@ -32,14 +33,7 @@ from sparsebnn.estimators.encoding import (
     shared_names,
     warn_of_columns,
 )
-from sparsebnn.estimators.ensemble import (
-    Choice,
-    Ensemble,
-    Folded,
-    choose,
-    leaves_out,
-    some_rows,
-)
+from sparsebnn.estimators.ensemble import Ensemble, some_rows
 from sparsebnn.estimators.plan import Plan, missed_density, positive, prior_as_given
 from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from sparsebnn.estimators.ensemble import folds
+from sparsebnn.estimators.cross_fitting import folds
 
 __all__ = ["Signal", "codes", "cross_fitted", "places", "signal"]
 

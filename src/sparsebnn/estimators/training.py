@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators import early_stopping
 from sparsebnn.estimators.continuing import Continued
+from sparsebnn.estimators.cross_fitting import Folded, copies, folds
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
-from sparsebnn.estimators.ensemble import Ensemble, Folded, copies, folds, linear_layers
+from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.estimators.fitted import Fitted
 from sparsebnn.estimators.plan import Plan, network, planned, share
 from sparsebnn.inference.linear import OUT

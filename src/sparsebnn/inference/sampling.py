@@ -37,7 +37,7 @@ _ROW_LOGISTIC = counter.stream_id("prediction row logistic")
 # 1,000 units take 1.85 s with 2^28, 0.45 s with 2^25 and 0.31 s with 2^23. A GPU wants few large passes: what
 # is made of the noise takes some ten times as much, so this share of its free memory is safe.
 _MEMORY, _CPU_MEMORY, _SHARE = 1 << 28, 1 << 23, 32
-_MANY_NUMBERS = 1 << 20
+_MANY_NUMBERS = 1 << 18
 _LEAST_ROWS = 8  # run together
 _PASSES: dict[str, type[Pass]] = {"local": LocalPass, "weights": WeightPass, "median": MedianPass}
 
@@ -254,10 +254,10 @@ class _Plan:
         keep_freed_memory(self.like.device.type)
         self.memory = (_memory(self.like.device) if memory is None else memory) // networks
         self._measure()
-        # Compiled loops make normal numbers some ten times as fast; the first use ever compiles them.
-        numbers = n_draws * (self.size.normal + len(x) * self.row_size.normal)
-        single = self.like.device.type == "cpu" and self.like.dtype == torch.float32
-        self.fused = single and numbers > _MANY_NUMBERS and training.available()
+        # Compiled loops make the numbers some ten times as fast; the first use ever compiles them.
+        numbers = n_draws * networks * (sum(self.size) + len(x) * sum(self.row_size))
+        known = self.like.device.type == "cpu" and self.like.dtype in (torch.float32, torch.float64)
+        self.fused = known and numbers > _MANY_NUMBERS and training.available()
 
     def batches(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows as the network takes them: as many batches together as the memory holds with all draws."""
@@ -393,6 +393,5 @@ class _Plan:
         """``(draws, count)`` numbers, or ``(draws, rows, count)`` for the keys of rows."""
         made = self.like.new_empty(len(keys), 0)
         if count:
-            fused = {"fused": True} if self.fused and make is counter.normals else {}
-            made = make(seed, stream, keys, count, self.like.dtype, eager=True, **fused)
+            made = make(seed, stream, keys, count, self.like.dtype, eager=True, fused=self.fused)
         return made.unflatten(0, (draws, -1)) if draws else made

@@ -112,31 +112,106 @@ static inline void sb_pair(uint64_t bits, float *first, float *second)
     *second = radius * (q & 2 ? -b : b);
 }
 
-/* (rows, count) standard normal numbers: the first half of a row are cosines, the second sines. Seeds and
- * steps are one for each row or, with a stride of 0, one for all. */
-void sb_normals(const int64_t *seeds, int64_t seed_stride, int64_t stream, const int64_t *steps,
-                int64_t step_stride, int64_t rows, int64_t count, float *out, int threads)
+/* log of a normal number above 0, within 1e-15 */
+static inline double sb_log_double(double x)
 {
-    const int64_t half = (count + 1) / 2, chunks = (half + SB_CHUNK - 1) / SB_CHUNK;
-    int64_t task;
-    (void)threads;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (task = 0; task < rows * chunks; task++) {
-        const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;
-        const int64_t length = half - begin < SB_CHUNK ? half - begin : SB_CHUNK;
-        const uint64_t first = sb_key(seeds[k * seed_stride], stream, steps[k * step_stride]);
-        const uint64_t second = sb_second(first);
-        float *cosines = out + k * count + begin, *sines = cosines + half;
-        const int64_t paired = begin + length + half > count ? length - 1 : length;
-        int64_t i;
-        for (i = 0; i < length; i++) {
-            float last;
-            sb_pair(sb_mix(sb_mix((uint64_t)(begin + i) ^ first) ^ second), cosines + i, &last);
-            if (i < paired)
-                sines[i] = last;
-        }
-    }
+    union { double value; int64_t bits; } u;
+    int64_t shifted;
+    double m, e, s, z, p;
+    u.value = x;
+    shifted = u.bits - INT64_C(0x3fe6a09e667f3bcd); /* of the square root of 1/2 */
+    e = (double)((int32_t)(shifted >> 32) >> 20);
+    u.bits -= shifted & INT64_C(-0x10000000000000);
+    m = u.value;
+    s = (m - 1.0) / (m + 1.0);
+    z = s * s;
+    p = 0.11764705882352941 + z * (0.10526315789473684 + z * 0.09523809523809523);
+    p = 0.18181818181818182 + z * (0.15384615384615385 + z * (0.13333333333333333 + z * p));
+    p = 0.66666666666666667 + z * (0.4 + z * (0.28571428571428571 + z * (0.22222222222222222 + z * p)));
+    return e * 0.69314718055994531 + s * (2.0 + z * p);
 }
+
+/* The pair in double precision, within 1e-14. The quarter of the turn and the rest are whole numbers. */
+static inline void sb_pair_double(uint64_t bits, double *first, double *second)
+{
+    const double high = (double)(int32_t)((uint32_t)(bits >> 32) ^ 0x80000000u) + 2147483648.5;
+    const uint32_t low = (uint32_t)bits, q = (low + 0x20000000u) >> 30;
+    const double r = (double)(int32_t)(low - (q << 30)) * 1.4629180792671596e-9, z = r * r;
+    const double radius = sqrt(-2.0 * sb_log_double(high * 2.3283064365386963e-10));
+    double s, c, a, b;
+    s = -7.6471637318198165e-13 * z + 1.6059043836821613e-10;
+    s = ((s * z - 2.5052108385441718e-8) * z + 2.7557319223985893e-6) * z - 1.9841269841269841e-4;
+    s = r + r * z * ((s * z + 8.3333333333333333e-3) * z - 1.6666666666666667e-1);
+    c = 4.7794773323873853e-14 * z - 1.1470745597729725e-11;
+    c = ((c * z + 2.0876756987868099e-9) * z - 2.7557319223985891e-7) * z + 2.4801587301587302e-5;
+    c = 1.0 - 0.5 * z + z * z * ((c * z - 1.3888888888888889e-3) * z + 4.1666666666666667e-2);
+    a = q & 1 ? s : c;
+    b = q & 1 ? c : s;
+    *first = radius * ((q + 1) & 2 ? -a : a);
+    *second = radius * (q & 2 ? -b : b);
+}
+
+/* The two standard logistic numbers of a hash: log(u / (1 - u)) with u in steps of 2^-23. */
+static inline float sb_logit_of(uint32_t place)
+{
+    const float u = (float)(int32_t)place + 0.5f;
+    return sb_log(u / (8388608.0f - u));
+}
+
+static inline double sb_logit_of_double(uint32_t place)
+{
+    const double u = (double)(int32_t)place + 0.5;
+    return sb_log_double(u / (8388608.0 - u));
+}
+
+static inline void sb_logistics_of(uint64_t bits, float *first, float *second)
+{
+    *first = sb_logit_of((uint32_t)(bits >> 41) & 0x7FFFFFu);
+    *second = sb_logit_of((uint32_t)(bits >> 9) & 0x7FFFFFu);
+}
+
+static inline void sb_logistics_of_double(uint64_t bits, double *first, double *second)
+{
+    *first = sb_logit_of_double((uint32_t)(bits >> 41) & 0x7FFFFFu);
+    *second = sb_logit_of_double((uint32_t)(bits >> 9) & 0x7FFFFFu);
+}
+
+/* (rows, count) numbers, whose pairs come from a hash: the first half of a row are first numbers (cosines), the
+ * second half second ones (sines). Seeds and steps are one for each row or, with a stride of 0, one for all. */
+#define SB_NUMBERS(name, type, pair)                                                                        \
+    void name(const int64_t *seeds, int64_t seed_stride, int64_t stream, const int64_t *steps,              \
+              int64_t step_stride, int64_t rows, int64_t count, type *out, int threads)                     \
+    {                                                                                                       \
+        const int64_t half = (count + 1) / 2, chunks = (half + SB_CHUNK - 1) / SB_CHUNK;                    \
+        int64_t task;                                                                                       \
+        (void)threads;                                                                                      \
+        SB_PARALLEL                                                                                         \
+        for (task = 0; task < rows * chunks; task++) {                                                      \
+            const int64_t k = task / chunks, begin = task % chunks * SB_CHUNK;                              \
+            const int64_t length = half - begin < SB_CHUNK ? half - begin : SB_CHUNK;                       \
+            const uint64_t first = sb_key(seeds[k * seed_stride], stream, steps[k * step_stride]);          \
+            const uint64_t second = sb_second(first);                                                       \
+            type *firsts = out + k * count + begin, *seconds = firsts + half;                               \
+            const int64_t paired = begin + length + half > count ? length - 1 : length;                     \
+            int64_t i;                                                                                      \
+            for (i = 0; i < length; i++) {                                                                  \
+                type last;                                                                                  \
+                pair(sb_mix(sb_mix((uint64_t)(begin + i) ^ first) ^ second), firsts + i, &last);            \
+                if (i < paired)                                                                             \
+                    seconds[i] = last;                                                                      \
+            }                                                                                               \
+        }                                                                                                   \
+    }
+#ifdef _OPENMP
+#define SB_PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
+#else
+#define SB_PARALLEL
+#endif
+
+SB_NUMBERS(sb_normals, float, sb_pair)
+SB_NUMBERS(sb_normals_double, double, sb_pair_double)
+SB_NUMBERS(sb_logistics, float, sb_logistics_of)
+SB_NUMBERS(sb_logistics_double, double, sb_logistics_of_double)
 
 /* (replicates, count) of these numbers. Each of the pairs has a hash and the places in a row of its cosine and of
  * its sine; a place is -1 where that number is not wanted. */
@@ -273,14 +348,14 @@ static void sb_sparse_gradients(int64_t n, sb_prior prior, const float *restrict
 }
 
 /* Gradients of the loss by mean, raw_std and logit. by_mean and by_var hold the gradients by the moments and
- * receive those by mean and raw_std. share is what the KL counts, kl (replicates, chunks) the KL itself;
- * prior is (replicates, 3): mean, log of the std, logit of the inclusion. */
+ * receive those by mean and raw_std. share is what the KL counts, kl the KL of each replicate; its parts are
+ * (replicates, chunks). prior is (replicates, 3): mean, log of the std, logit of the inclusion. */
 void sb_gradients(int64_t replicates, int64_t n, const float *mean, const float *raw_std, const float *logit,
                   const float *prior, const float *share, float *by_mean, float *by_var, float *by_logit,
-                  double *kl, int threads)
+                  double *parts, float *kl, int threads)
 {
     const int64_t chunks = (n + SB_CHUNK - 1) / SB_CHUNK;
-    int64_t task;
+    int64_t task, each;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (task = 0; task < replicates * chunks; task++) {
@@ -298,7 +373,13 @@ void sb_gradients(int64_t replicates, int64_t n, const float *mean, const float 
                                 by_logit + at, part);
         else
             sb_dense_gradients(length, own, mean + at, raw_std + at, by_mean + at, by_var + at, part);
-        kl[task] = sb_sum(part, length);
+        parts[task] = sb_sum(part, length);
+    }
+    for (each = 0; each < replicates; each++) {
+        double sum = 0.0;
+        for (task = each * chunks; task < (each + 1) * chunks; task++)
+            sum += parts[task];
+        kl[each] = (float)sum;
     }
 }
 

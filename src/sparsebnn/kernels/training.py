@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparsebnn.kernels.compiler import library
 
-__all__ = ["Compiled", "Weights", "adam", "available", "finite", "normals", "normals_at"]
+__all__ = ["Compiled", "Weights", "adam", "available", "finite", "logistics", "normals", "normals_at"]
 
 _SOURCE = Path(__file__).with_name("training.c")
 _CHUNK = 2048  # SB_CHUNK of the C source
@@ -26,11 +26,13 @@ _CHUNK = 2048  # SB_CHUNK of the C source
 _ALONE = 1 << 16
 _P, _I, _F, _D, _T = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 _TYPES = {
-    "normals": (_P, _I, _I, _P, _I, _I, _I, _P, _T),
+    **dict.fromkeys(
+        ("normals", "normals_double", "logistics", "logistics_double"), (_P, _I, _I, _P, _I, _I, _I, _P, _T)
+    ),
     "normals_at": (_P, _I, _I, _I, _I, _P, _P, _P, _I, _P, _T),
     "moments": (_I, _I, _P, _P, _P, _P, _I, _P, _P, _P, _T),
     "priors": (_I, _I, _P, _P, _I, _P, _I, _P, _I, _D, _D, _D, _P),
-    "gradients": (_I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _T),
+    "gradients": (_I, _I, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _T),
     "outputs": (_I, _I, _P, _P, _P, _I, _F, _T),
     "inputs": (_I, _I, _I, _P, _P, _P, _P),
     "slopes": (_I, _I, _P, _P, _P, _P, _P, _I, _F, _P, _T),
@@ -92,7 +94,7 @@ class Compiled:
 
     @staticmethod
     def moments(w: Weights) -> tuple[Tensor, Tensor, Any]:
-        k, n = len(w.mean), w.mean[0].numel()
+        k, n = _counts(w.mean)
         first = w.mean if w.logit is None else torch.empty_like(w.mean)
         var = torch.empty_like(w.mean)
         sums = torch.empty(k, -(-n // _CHUNK), 2, dtype=torch.float64)
@@ -106,7 +108,7 @@ class Compiled:
     def gradients(
         w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        k, n = len(w.mean), w.mean[0].numel()
+        k, n = _counts(w.mean)
         prior = torch.empty(k, 3)
         values: list[Any] = []
         for value in (w.prior_mean, w.prior_std, w.prior_inclusion):
@@ -114,17 +116,17 @@ class Compiled:
         strengths = [-1.0 if strength is None else strength for strength in w.strengths]
         _functions()["priors"](k, n, _at(known), *values, *strengths, _at(prior))
         by_logit = None if w.logit is None else torch.empty_like(w.mean)
-        kl = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64)
+        parts, kl = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64), torch.empty(k)
         _functions()["gradients"](
             k, n, _at(w.mean), _at(w.raw_std), _at(w.logit), _at(prior), _at(share),
-            _at(by_mean), _at(by_var), _at(by_logit), _at(kl), _threads(k * n),
+            _at(by_mean), _at(by_var), _at(by_logit), _at(parts), _at(kl), _threads(k * n),
         )  # fmt: skip
         found = [by_mean, by_var] if by_logit is None else [by_mean, by_var, by_logit]
-        return found, kl.sum(1).float()
+        return found, kl
 
     @staticmethod
     def outputs(mean: Tensor, var: Tensor, noise: Tensor, start: int, least: float) -> None:
-        k, n = len(mean), mean[0].numel()
+        k, n = _counts(mean)
         given = _at(mean), _at(var), noise.data_ptr() + 4 * start, noise.shape[1]
         _functions()["outputs"](k, n, *given, least, _threads(k * n))
 
@@ -146,7 +148,7 @@ class Compiled:
         start: int,
         least: float,
     ) -> Tensor:
-        k, n = len(by_mean), by_mean[0].numel()
+        k, n = _counts(by_mean)
         noisy = torch.empty_like(by_mean)
         _functions()["slopes"](
             k, n, _at(by_mean), _at(by_var), _at(outputs), _at(std),
@@ -155,13 +157,29 @@ class Compiled:
         return noisy
 
 
-def normals(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
+def normals(
+    seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """``(K, count)`` standard normal numbers; the twin is :func:`sparsebnn.random.noise.normals`."""
+    return _numbers("normals", seeds, stream, step, count, dtype)
+
+
+def logistics(
+    seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """``(K, count)`` standard logistic numbers; the twin is :func:`sparsebnn.random.noise.logistics`."""
+    return _numbers("logistics", seeds, stream, step, count, dtype)
+
+
+def _numbers(
+    kind: str, seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype
+) -> Tensor:
     steps = torch.as_tensor(step, dtype=torch.int64).reshape(-1).contiguous()
     rows = max(len(seeds), len(steps))
-    found = torch.empty(rows, count)
+    found = torch.empty(rows, count, dtype=dtype)
     keys = _at(seeds), int(len(seeds) > 1), stream, _at(steps), int(len(steps) > 1)
-    _functions()["normals"](*keys, rows, count, _at(found), _threads(found.numel()))
+    own = kind if dtype == torch.float32 else f"{kind}_double"
+    _functions()[own](*keys, rows, count, _at(found), _threads(found.numel()))
     return found
 
 
@@ -203,6 +221,12 @@ def finite(tensors: Sequence[Tensor], k: int) -> Tensor:
     found = torch.empty(len(own), k, dtype=torch.bool)
     _functions()["finite"](len(own), _sizes(own, k), _pointers(own), k, _at(found))
     return found
+
+
+def _counts(stack: Tensor) -> tuple[int, int]:
+    """Replicates, and numbers of each."""
+    k = stack.shape[0]
+    return k, stack.numel() // k
 
 
 def _at(tensor: Tensor | None) -> int | None:

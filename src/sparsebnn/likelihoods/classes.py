@@ -14,6 +14,7 @@ from sparsebnn.likelihoods.base import ClassLikelihood
 __all__ = ["Bernoulli", "Categorical", "Multilabel", "NoisyCategorical", "Ordinal"]
 
 _FAR = 1e4  # thresholds before the first and after the last class
+_FEW_CLASSES = 64
 
 
 class Categorical(ClassLikelihood):
@@ -49,12 +50,17 @@ class Categorical(ClassLikelihood):
         return self.n_classes
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return F.cross_entropy(outputs, y, reduction="none")
-        return -_own(F.log_softmax(outputs, -1), y)
+        return -_own(_log_softmax(outputs), y)
 
     def probs(self, outputs: Tensor) -> Tensor:
         return torch.softmax(outputs, -1)
+
+
+def _log_softmax(outputs: Tensor) -> Tensor:
+    """Log probabilities of the classes. Over few, a CPU is several times faster along another axis."""
+    if outputs.is_cuda or outputs.dim() < 2 or outputs.shape[-1] > _FEW_CLASSES:
+        return F.log_softmax(outputs, -1)
+    return F.log_softmax(outputs.mT, -2).mT
 
 
 def _own(values: Tensor, y: Tensor) -> Tensor:
@@ -62,6 +68,8 @@ def _own(values: Tensor, y: Tensor) -> Tensor:
 
     Under vmap, cross_entropy would first import a computer algebra system; this gives the same numbers.
     """
+    if not values.is_cuda:
+        return values.gather(-1, y.unsqueeze(-1)).squeeze(-1)
     own = y.unsqueeze(-1) == torch.arange(values.shape[-1], device=values.device)
     return torch.where(own, values, 0.0).sum(-1)
 
@@ -102,7 +110,7 @@ class NoisyCategorical(Categorical):
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
         wrong = 0.5 * torch.sigmoid(self.raw_rate).unsqueeze(-1)  # an axis of classes
-        log_p = F.log_softmax(outputs, -1)
+        log_p = _log_softmax(outputs)
         others = torch.log(-torch.expm1(log_p.clamp_max(-1e-12))) - math.log(self.n_classes - 1)
         return torch.logaddexp(torch.log1p(-wrong) + log_p, torch.log(wrong) + others)
 

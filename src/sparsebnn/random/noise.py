@@ -166,7 +166,7 @@ def normals(
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, True)
     if fused and count:
-        return training.normals(seeds, stream, step, count)
+        return training.normals(seeds, stream, step, count, dtype)
     cosines, sines = [], []
     for index in _chunks(torch.arange((count + 1) // 2, device=seeds.device), seeds):
         radius, angle = _polar(_bits(seeds, stream, step, 0, index), dtype)
@@ -222,10 +222,13 @@ def logistics(
     dtype: torch.dtype = torch.float32,
     *,
     eager: bool = False,
+    fused: bool = False,
 ) -> Tensor:
     """``(K, count)`` standard logistic numbers: the logit of a uniform one."""
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, False)
+    if fused and count:
+        return training.logistics(seeds, stream, step, count, dtype)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)
     pair = torch.cat([(bits >> 41) & 0x7FFFFF, (bits >> 9) & 0x7FFFFF], dim=-1)[:, :count]
@@ -253,8 +256,8 @@ def integers(seeds: Tensor, stream: int, step: Tensor | int, count: int, below: 
 def permutations(seeds: Tensor, stream: int, step: Tensor | int, count: int) -> Tensor:
     """``(K, count)`` random orders of ``0 … count-1``, one per seed."""
     bits = _bits(seeds, stream, step, count)
-    if bits.device.type == "cpu":  # NumPy takes half the time of PyTorch, for the same order
-        return torch.from_numpy(np.argsort(bits.numpy(), axis=-1, kind="stable"))
+    if bits.device.type == "cpu":  # NumPy is many times as fast; no two hashes of a row are equal
+        return torch.from_numpy(np.argsort(bits.numpy(), axis=-1))
     return torch.argsort(bits, dim=-1, stable=True)
 
 

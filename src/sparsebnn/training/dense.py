@@ -16,6 +16,7 @@ differentiated automatically.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.training import Compiled, Weights
@@ -33,7 +33,7 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training.batches import Batch
-from sparsebnn.training.objective import Objective, Parts
+from sparsebnn.training.objective import Objective, Parts, owner_of
 
 __all__ = ["DenseGradients", "Eager"]
 
@@ -68,9 +68,13 @@ class DenseGradients:
         self.objective, self.skip, self.fused = objective, skip, fused
         self.ops: type[Eager] | type[Compiled] = Compiled if fused else Eager
         self.layers = [_Layer(layer, names[layer]) for layer in layers]
-        self.terms = _Terms(objective)
         self.learned = [name for name, _ in objective.likelihood.named_parameters()]
         self.buffers = [name for name, _ in objective.likelihood.named_buffers()]
+        # A copy of the likelihood takes the tensors of the replicates, which are no parameters.
+        self.likelihood = copy.deepcopy(objective.likelihood)
+        self.places = {name: owner_of(self.likelihood, name) for name in (*self.learned, *self.buffers)}
+        for place in self.places.values():
+            delattr(*place)
 
     @classmethod
     def fitting(cls, objective: Objective, state: State, batch: Batch, fused: bool) -> DenseGradients | None:
@@ -173,8 +177,9 @@ class DenseGradients:
         return found
 
     def _nll(self, own: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        named = {f"objective.likelihood.{name}": value for name, value in own.items()}
-        found: Tensor = functional_call(self.terms, named, (outputs, y, weight), tie_weights=False)
+        for name, value in own.items():
+            setattr(*self.places[name], value)
+        found: Tensor = self.likelihood.weighted_nll(outputs, y, weight)
         return found
 
     def _likelihood(
@@ -190,17 +195,6 @@ class DenseGradients:
             slope, *rest = torch.autograd.grad(nll.sum(), wanted, materialize_grads=True)
         gradients = {f"likelihood.{name}": each.squeeze(1) for name, each in zip(leaves, rest)}
         return slope, nll.detach(), gradients
-
-
-class _Terms(nn.Module):
-    """The terms of the likelihood as a module, whose parameters and buffers can be replaced by others."""
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        self.objective = objective
-
-    def forward(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        return self.objective.nll_terms(outputs, y, weight)
 
 
 class Eager:

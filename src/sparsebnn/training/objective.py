@@ -79,21 +79,17 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = self._outputs(batch.x, noise)
+        terms = self.likelihood.weighted_nll
         if isinstance(batch.y, Mixed):
-            nll = self.nll_terms(outputs, batch.y.y, batch.weight * batch.y.share).sum()
-            nll = nll + self.nll_terms(outputs, batch.y.other, batch.weight * (1.0 - batch.y.share)).sum()
+            y, other, share = batch.y
+            nll = terms(outputs, y, batch.weight * share).sum()
+            nll = nll + terms(outputs, other, batch.weight * (1.0 - share)).sum()
         else:
-            nll = self.nll_terms(outputs, batch.y, batch.weight).sum()
-        terms = opened.kl_by_layer()
-        by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
+            nll = terms(outputs, batch.y, batch.weight).sum()
+        divergences = opened.kl_by_layer()
+        by_layer = torch.stack([_term_of(layer, divergences) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
-
-    def nll_terms(self, outputs: Any, y: Tensor, weight: Tensor) -> Tensor:
-        """The weighted terms of the likelihood. Most likelihoods look at single rows; some compare rows."""
-        if type(self.likelihood).weighted_nll is Likelihood.weighted_nll:
-            return weight * self.likelihood.nll(outputs, y)
-        return self.likelihood.weighted_nll(outputs, y, weight)
 
     def _outputs(self, x: Any, noise: Noise | None) -> tuple[Any, PosteriorPass]:
         """The network's outputs in full precision, and the pass."""
@@ -206,7 +202,7 @@ class Replicates:
             for name, parameter in self.objective.named_parameters():
                 parameter.data = self.parameters[name][0]
             for name, value in self.varied.items():
-                _owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
+                owner_of(self.objective, name)[0].register_buffer(name.split(".")[-1], value[0])
 
     def _begin(self, start: str | Sequence[nn.Module], k: int, seed: int) -> None:
         """Put the template where replicate k starts."""
@@ -236,7 +232,7 @@ class Replicates:
             value = self.shared.pop(name)
             self.varied[name] = value.expand(len(self), *value.shape).contiguous()
             if len(self) == 1:
-                owner, last = _owner_of(self.objective, name)
+                owner, last = owner_of(self.objective, name)
                 owner.register_buffer(last, self.varied[name][0])
 
     def measure(self, x: Any) -> NoiseSize:
@@ -363,14 +359,14 @@ class Replicates:
             for name, parameter in one.named_parameters():
                 parameter.data = values[name][k].to(parameter.device, copy=True)
             for name in self.varied:
-                owner, last = _owner_of(one, name)
+                owner, last = owner_of(one, name)
                 owner.register_buffer(last, values[name][k].to(self.varied[name].device, copy=True))
         # The network may have been trained before and carry an old note.
         setattr(one.network, NO_POSTERIOR, self.notes[k])
         return one.eval()
 
 
-def _owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The submodule that holds a buffer, and the buffer's own name."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
