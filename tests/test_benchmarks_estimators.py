@@ -38,8 +38,9 @@ def test_a_fit_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch, capsys
 def test_the_table_names_its_limits():
     lines = estimators.table([ROW, {**ROW, "rows": 100_000}, {**ROW, "rows": 7}]).splitlines()
     assert lines[2] == "| regression | 200 × 50 | 4.2 | 4.0 | 0.12 | 15 s |"
-    assert lines[3].endswith("| 180 s, 2 GiB |")
+    assert lines[3].endswith("| 40 s, 2 GiB |")
     assert lines[4].endswith("| 0.12 |  |")
+    assert estimators.table([{**ROW, "task": "digits"}]).endswith("| 4 s |")
 
 
 @pytest.mark.slow

@@ -64,8 +64,8 @@ class Folded(Likelihood):
         return self.weighted_nll(outputs, y, torch.ones_like(y[..., -1]))
 
     def weighted_nll(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        fold = y[..., -1]
-        seen = (fold >= self.replicates) | (torch.remainder(fold - self.held, self.replicates) > 1)
+        fold, second = y[..., -1], torch.remainder(self.held + 1.0, self.replicates)
+        seen = (fold != self.held) & (fold != second)
         return self.inner.weighted_nll(outputs, self._targets(y), seen.to(outputs.dtype) * weight)
 
 
