@@ -1,7 +1,7 @@
 """``python -m benchmarks.estimators``: time and memory of a fit with the defaults, each in a fresh process.
 
-Simulated rows of 50 columns, of which four matter, and tables that come with scikit-learn. Memory is the peak of the process while it fits, less what it held
-before: the packages and the data itself.
+Simulated rows of 50 columns, of which four matter, and tables that come with scikit-learn. Memory is the peak
+of the process while it fits, less what it held before: the packages and the data itself.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def doubled(w):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4095, 4096, 70001])
-@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
 @pytest.mark.parametrize("make", [noise.normals, noise.logistics])
 def test_random_numbers_are_those_of_the_eager_twin(make, dtype, near, count):
     seeds = noise.seed_tensor([0, 7, 2**40])
@@ -45,7 +45,7 @@ def test_random_numbers_are_those_of_the_eager_twin(make, dtype, near, count):
 
 
 @pytest.mark.parametrize("make", [noise.normals, noise.logistics])
-@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
 def test_random_numbers_of_many_steps_are_those_of_each(make, dtype, near):
     seeds, steps = noise.seed_tensor([7]), torch.tensor([0, 5, -(2**50), 2**62])
     found = make(seeds, 12345, steps, 77, dtype, fused=True)

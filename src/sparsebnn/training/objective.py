@@ -338,8 +338,8 @@ class Replicates:
         """Share of weights with an inclusion probability above one half, ``(K,)``; all layers together."""
         kept = torch.zeros(len(self), dtype=torch.float64, device=self.seed_tensor.device)
         total = 0.0
-        for p, counts in zip(self.inclusion_logits().values(), self.weights_per_logit().values()):
-            size = float(counts.sum())
+        for name, p in self.inclusion_logits().items():
+            size = self.parameters[name.removesuffix(LOGITS) + "mean"][0].numel()
             kept += (p > 0).flatten(1).double().mean(1) * size
             total += size
         for _, layer in bayesian_layers(self.objective.network):
