@@ -84,6 +84,13 @@ def _fresh(task: str, rows: int, device: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def limits(row: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The most seconds and gibibytes that a fit may take; None: any."""
+    if row["task"] in BUNDLED:
+        return BUNDLED[row["task"]], None
+    return LIMITS.get(row["rows"], (None, None))
+
+
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The measurements as Markdown, with what must hold."""
     lines = [
@@ -91,8 +98,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "|---|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        most = (BUNDLED[row["task"]], None) if row["task"] in BUNDLED else LIMITS.get(row["rows"])
-        limit = "" if most is None else f"{most[0]:g} s" + (f", {most[1]:g} GiB" if most[1] else "")
+        seconds, memory = limits(row)
+        limit = "" if seconds is None else f"{seconds:g} s" + (f", {memory:g} GiB" if memory else "")
         size = f"{row['rows']:,} × {row['columns']}"
         numbers = f"{row['seconds']:.1f} | {row['processor_seconds']:.1f} | {row['gibibytes_above']:.2f}"
         lines.append(f"| {row['task']} | {size} | {numbers} | {limit} |")

@@ -62,6 +62,6 @@ def test_the_page_says_what_the_file_says():
     page = (ROOT / "docs/studies/defaults.md").read_text(encoding="utf-8")
     assert estimators.page(page, record) == page
     for row in record["rows"]:
-        seconds, memory = estimators.LIMITS[row["rows"]]
+        seconds, memory = estimators.limits(row)
         assert row["seconds"] < seconds
         assert memory is None or row["gibibytes_above"] < memory

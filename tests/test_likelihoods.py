@@ -10,7 +10,7 @@ from torch import distributions as D
 
 from contracts.members import generator
 from sparsebnn.checks import InvalidInput
-from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, likelihood
+from sparsebnn.likelihoods import Bernoulli, Categorical, Gaussian, NoisyCategorical, Ordinal, likelihood
 from sparsebnn.nn.networks import mlp
 from sparsebnn.nn.passes import forward_with_kl, noise_size
 from sparsebnn.random.noise import NoiseBuffer
@@ -36,6 +36,31 @@ def test_bernoulli():
     y = (LABELS > 1).double()
     expected = -D.Bernoulli(logits=OUTPUTS[:, 0]).log_prob(y)
     torch.testing.assert_close(Bernoulli().nll(OUTPUTS[:, :1], y), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(50,), (3, 50)])
+@pytest.mark.parametrize("form", [Categorical(4), Categorical(100), Bernoulli()])
+def test_slopes_in_closed_form_are_those_of_automatic_differentiation(form, rows):
+    g = generator(3)
+    classes = getattr(form, "n_classes", 1)
+    outputs = 5.0 * torch.randn(*rows, classes, generator=g, dtype=torch.float64)
+    weight = torch.rand(rows, generator=g, dtype=torch.float64)
+    y = torch.randint(max(2, classes), rows, generator=g)
+    y = y if classes > 1 else y.double()
+    terms, slope = form.weighted_slope(outputs, y, weight)
+    outputs.requires_grad_()
+    expected = form.weighted_nll(outputs, y, weight)
+    (by_outputs,) = torch.autograd.grad(expected.sum(), outputs)
+    torch.testing.assert_close(terms, expected.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slope, by_outputs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "form", [NoisyCategorical(4), Ordinal(4), Gaussian(1), type("Mine", (Bernoulli,), {})()]
+)
+def test_other_likelihoods_have_no_slope_in_closed_form(form):
+    """A subclass does not take over a gradient that need not be its own."""
+    assert form.weighted_slope(OUTPUTS, LABELS, OUTPUTS[:, 0]) is None
 
 
 @pytest.mark.parametrize("noise", ["fixed", "learned"])

@@ -11,7 +11,8 @@ from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.estimators.cross_fitting import Folded, _accurate, _drawn_left_out, folds, leaves_out
 from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.likelihoods import Categorical, Gaussian
-from sparsebnn.nn import Linear
+from sparsebnn.nn import Linear, mlp
+from sparsebnn.selection.paths import median_reach
 
 FIVE = {**QUICK, "replicates": 5}
 
@@ -73,6 +74,18 @@ def test_left_out_rows_are_drawn_by_the_networks_that_did_not_see_them():
     later = fold == 2
     rest = _drawn_left_out(ensemble, [[0, 1, 2], [5, 4, 3]], x[later.numpy()], fold[later], 4)
     torch.testing.assert_close(rest[:, 0], found[:, 0, :, later], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_columns_of_the_median_model_are_those_of_the_traced_graph(skip):
+    for seed in range(30):
+        random = np.random.RandomState(seed)
+        network = mlp([int(n) for n in random.randint(1, 8, random.randint(2, 5))], input_skip=skip)
+        for layer in linear_layers(network):
+            torch.nn.init.normal_(layer.weights.inclusion_logit, -1.0, 2.0)
+        expected = median_reach(network).numpy() > 0
+        found = Ensemble([network], [Categorical(2)]).median_columns(np.arange(len(expected)), len(expected))
+        assert found[0].tolist() == expected.tolist()
 
 
 def test_replicates_count_by_their_bounds():

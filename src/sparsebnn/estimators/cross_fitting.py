@@ -64,9 +64,15 @@ class Folded(Likelihood):
         return self.weighted_nll(outputs, y, torch.ones_like(y[..., -1]))
 
     def weighted_nll(self, outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return self.inner.weighted_nll(outputs, self._targets(y), self._seen(y, weight))
+
+    def weighted_slope(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.inner.weighted_slope(outputs, self._targets(y), self._seen(y, weight))
+
+    def _seen(self, y: Tensor, weight: Tensor) -> Tensor:
+        """The weights, 0 in the two folds."""
         fold, second = y[..., -1], torch.remainder(self.held + 1.0, self.replicates)
-        seen = (fold != self.held) & (fold != second)
-        return self.inner.weighted_nll(outputs, self._targets(y), seen.to(outputs.dtype) * weight)
+        return weight * ((fold != self.held) & (fold != second))
 
 
 def copies(x: np.ndarray, y: Tensor) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from sparsebnn.inference.sampling import draw_outputs_of_all
 from sparsebnn.likelihoods import Gaussian, Likelihood
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, generator_kept
-from sparsebnn.selection.paths import median_reach, path_probability
+from sparsebnn.selection.paths import path_probability
 
 __all__ = ["Ensemble", "linear_layers", "merged", "seeds", "some_rows"]
 
@@ -120,8 +120,7 @@ class Ensemble:
         """``(replicates, columns)``: whether a column reaches an output in the median probability model."""
         found = np.zeros((len(self.networks), columns), dtype=bool)
         for k, network in enumerate(self.networks):
-            reached = median_reach(_chain(_inclusions(network), network)).numpy()[: len(column_of)] > 0
-            np.logical_or.at(found[k], column_of, reached)
+            np.logical_or.at(found[k], column_of, _median_inputs(network)[: len(column_of)])
         return found
 
 
@@ -155,6 +154,17 @@ def linear_layers(network: nn.Module) -> list[Linear]:
 def _inclusions(network: nn.Module) -> list[Tensor]:
     """The inclusion probabilities of every layer, in double precision."""
     return [layer.weights.inclusion_prob().detach().double() for layer in linear_layers(network)]
+
+
+def _median_inputs(network: nn.Module) -> np.ndarray:
+    """Whether each input reaches an output of the median probability model."""
+    skips, inputs = isinstance(network, InputSkip), linear_layers(network)[0].in_features
+    found, live = np.zeros(inputs, dtype=bool), slice(None)
+    for inclusions in reversed(_inclusions(network)):
+        used = (inclusions.numpy() > 0.5)[live].any(0)
+        found = found | used[-inputs:] if skips else used
+        live = used[: len(used) - inputs] if skips else used
+    return found
 
 
 @torch.no_grad()

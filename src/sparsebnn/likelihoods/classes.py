@@ -52,6 +52,14 @@ class Categorical(ClassLikelihood):
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         return -_own(_log_softmax(outputs), y)
 
+    def weighted_slope(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        if type(self) is not Categorical:  # a subclass has another likelihood
+            return None
+        log_p, at = _log_softmax(outputs), y.unsqueeze(-1)
+        own = log_p.gather(-1, at)
+        slope = torch.exp(log_p).scatter_(-1, at, torch.expm1(own))
+        return -weight * own.squeeze(-1), slope.mul_(weight.unsqueeze(-1))
+
     def probs(self, outputs: Tensor) -> Tensor:
         return torch.softmax(outputs, -1)
 
@@ -172,6 +180,12 @@ class Bernoulli(ClassLikelihood):
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), y, reduction="none")
+
+    def weighted_slope(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        if type(self) is not Bernoulli:
+            return None
+        slope = weight * (torch.sigmoid(outputs.squeeze(-1)) - y)
+        return weight * self.nll(outputs, y), slope.unsqueeze(-1)
 
     def probs(self, outputs: Tensor) -> Tensor:
         yes = torch.sigmoid(outputs)

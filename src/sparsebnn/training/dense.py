@@ -10,8 +10,8 @@ layer and d the gradient of its outputs :math:`h = M z + b + \sqrt{v}\,\varepsil
 
 and the chain rule through the moments :math:`M = \tilde\alpha\tilde\mu`,
 :math:`V = \tilde\alpha(\tilde\sigma^2 + (1 - \tilde\alpha)\tilde\mu^2)` and the KL is elementwise: PyTorch
-(:class:`Eager`) or compiled loops (:mod:`sparsebnn.kernels.training`) do it. Only the likelihood is
-differentiated automatically.
+(:class:`Eager`) or compiled loops (:mod:`sparsebnn.kernels.training`) do it. Likelihoods that do not know
+their gradient are differentiated automatically.
 """
 
 from __future__ import annotations
@@ -176,9 +176,12 @@ class DenseGradients:
             found[name] = value
         return found
 
-    def _nll(self, own: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _set(self, own: Mapping[str, Tensor]) -> None:
         for name, value in own.items():
             setattr(*self.places[name], value)
+
+    def _nll(self, own: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        self._set(own)
         found: Tensor = self.likelihood.weighted_nll(outputs, y, weight)
         return found
 
@@ -187,6 +190,10 @@ class DenseGradients:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Gradient by the outputs, NLL of every replicate, gradients by the likelihood's parameters."""
         own = self._of_likelihood(state)
+        if not self.learned:
+            self._set(own)
+            if (known := self.likelihood.weighted_slope(outputs, batch.y, batch.weight)) is not None:
+                return known[1], known[0].sum(1), {}
         leaves = {name: own[name].detach().requires_grad_() for name in self.learned}
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
