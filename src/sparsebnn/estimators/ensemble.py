@@ -159,9 +159,10 @@ def _inclusions(network: nn.Module) -> list[Tensor]:
 def _median_inputs(network: nn.Module) -> np.ndarray:
     """Whether each input reaches an output of the median probability model."""
     skips, inputs = isinstance(network, InputSkip), linear_layers(network)[0].in_features
-    found, live = np.zeros(inputs, dtype=bool), slice(None)
-    for inclusions in reversed(_inclusions(network)):
-        used = (inclusions.numpy() > 0.5)[live].any(0)
+    masks = [np.greater(inclusions.numpy(), 0.5) for inclusions in _inclusions(network)]
+    found, live = np.zeros(inputs, dtype=bool), np.ones(len(masks[-1]), dtype=bool)
+    for mask in reversed(masks):
+        used = mask[live].any(0)
         found = found | used[-inputs:] if skips else used
         live = used[: len(used) - inputs] if skips else used
     return found
