@@ -27,7 +27,7 @@ from sparsebnn.training import Callback
 
 # With their batch sizes. Every process computes the moments and the KL of all weights, so batches must be
 # large next to the network.
-SUBJECTS = {"table 100,000 × 50": 10_000, "LeNet": 1000}
+SUBJECTS = {"table 100,000 × 50": (10_000, 20_000), "LeNet": (1000,)}
 
 
 class _Clock(Callback):
@@ -40,9 +40,8 @@ class _Clock(Callback):
         self.times.append((time.perf_counter(), time.process_time()))
 
 
-def work(subject: str, steps: int) -> dict[str, Any]:
-    """Milliseconds per step, and bytes exchanged, of this process."""
-    size = SUBJECTS[subject]
+def work(subject: str, size: int, steps: int) -> dict[str, Any]:
+    """Milliseconds per step, and bytes exchanged, of this process; batches have ``size`` rows."""
     generator = torch.Generator().manual_seed(0)
     if subject == "LeNet":
         x = torch.randint(0, 255, (size * 5, 1, 28, 28), generator=generator).to(torch.uint8)
@@ -66,13 +65,13 @@ def work(subject: str, steps: int) -> dict[str, Any]:
     }
 
 
-def _worker(subject: str, rank: int, processes: int, store: str, steps: int) -> None:
+def _worker(subject: str, size: int, rank: int, processes: int, store: str, steps: int) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     if processes > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes)
-    found = work(subject, steps)
+    found = work(subject, size, steps)
     if rank == 0:
         print(json.dumps(found))
     if processes > 1:
@@ -80,11 +79,12 @@ def _worker(subject: str, rank: int, processes: int, store: str, steps: int) -> 
         dist.destroy_process_group()
 
 
-def timed(subject: str, processes: int, steps: int) -> dict[str, Any]:
+def timed(subject: str, size: int, processes: int, steps: int) -> dict[str, Any]:
     """One run of so many processes."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.parallel", "--steps", str(steps), "--worker", subject]
+        command = [sys.executable, "-m", "benchmarks.parallel", "--steps", str(steps)]
+        command += ["--worker", subject, str(size)]
         store = str(Path(folder) / "store")
         started = [
             subprocess.Popen(
@@ -105,23 +105,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=about)
     parser.add_argument("--steps", type=int, default=30, help="per run")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.worker:
-        subject, rank, processes, store = given.worker
-        _worker(subject, int(rank), int(processes), store, given.steps)
+        subject, size, rank, processes, store = given.worker
+        _worker(subject, int(size), int(rank), int(processes), store, given.steps)
         return 0
-    names = ("", "1 process", "2 processes", "ratio", "CPU ratio", "bytes/step", "parameters")
-    print("{:20} {:>12} {:>12} {:>7} {:>9} {:>12} {:>11}".format(*names))
-    for subject in SUBJECTS:
-        pairs = [[timed(subject, count, given.steps) for count in (1, 2)] for _ in range(given.repeats)]
+    names = ("", "batch", "1 process", "2 processes", "ratio", "CPU ratio", "bytes/step", "parameters")
+    print("{:20} {:>7} {:>12} {:>12} {:>7} {:>9} {:>12} {:>11}".format(*names))
+    for subject, size in [(name, size) for name, sizes in SUBJECTS.items() for size in sizes]:
+        pairs = [[timed(subject, size, count, given.steps) for count in (1, 2)] for _ in range(given.repeats)]
         one, two = (statistics.median(pair[i]["ms"] for pair in pairs) for i in (0, 1))
         ratio, cpu = (
             statistics.median(pair[0][name] / pair[1][name] for pair in pairs) for name in ("ms", "cpu_ms")
         )
         last = pairs[-1][1]
         sizes = f"{last['bytes']:12,} {last['parameters']:11,}"
-        print(f"{subject:20} {one:9.1f} ms {two:9.1f} ms {ratio:7.2f} {cpu:9.2f} {sizes}")
+        print(f"{subject:20} {size:7,} {one:9.1f} ms {two:9.1f} ms {ratio:7.2f} {cpu:9.2f} {sizes}")
     return 0
 
 
