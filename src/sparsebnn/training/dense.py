@@ -33,7 +33,7 @@ from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training.batches import Batch
-from sparsebnn.training.objective import Objective, Parts, owner_of
+from sparsebnn.training.objective import Objective, Parts, nll_terms, owner_of
 
 __all__ = ["DenseGradients", "Eager"]
 
@@ -182,8 +182,7 @@ class DenseGradients:
 
     def _nll(self, own: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         self._set(own)
-        found: Tensor = self.likelihood.weighted_nll(outputs, y, weight)
-        return found
+        return nll_terms(self.likelihood, outputs, y, weight)
 
     def _likelihood(
         self, state: State, batch: Batch, outputs: Tensor

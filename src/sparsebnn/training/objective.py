@@ -79,15 +79,14 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, beta: Tensor, noise: Noise | None = None) -> Parts:
         outputs, opened = self._outputs(batch.x, noise)
-        terms = self.likelihood.weighted_nll
         if isinstance(batch.y, Mixed):
             y, other, share = batch.y
-            nll = terms(outputs, y, batch.weight * share).sum()
-            nll = nll + terms(outputs, other, batch.weight * (1.0 - share)).sum()
+            nll = nll_terms(self.likelihood, outputs, y, batch.weight * share).sum()
+            nll = nll + nll_terms(self.likelihood, outputs, other, batch.weight * (1.0 - share)).sum()
         else:
-            nll = terms(outputs, batch.y, batch.weight).sum()
-        divergences = opened.kl_by_layer()
-        by_layer = torch.stack([_term_of(layer, divergences) for layer in self._layers])
+            nll = nll_terms(self.likelihood, outputs, batch.y, batch.weight).sum()
+        terms = opened.kl_by_layer()
+        by_layer = torch.stack([_term_of(layer, terms) for layer in self._layers])
         kl = by_layer.sum()
         return Parts(nll + batch.rows / self.n_data * beta * kl, nll, kl, by_layer)
 
@@ -106,6 +105,13 @@ class Objective(nn.Module):
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def nll_terms(likelihood: Likelihood, outputs: Any, y: Tensor, weight: Tensor) -> Tensor:
+    """The weighted terms of a likelihood. Most likelihoods look at single rows; some compare rows."""
+    if type(likelihood).weighted_nll is Likelihood.weighted_nll:
+        return weight * likelihood.nll(outputs, y)
+    return likelihood.weighted_nll(outputs, y, weight)
 
 
 def _term_of(layer: nn.Module, terms: Sequence[tuple[object, Tensor]]) -> Tensor:
