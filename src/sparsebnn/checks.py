@@ -50,6 +50,18 @@ def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> s
     raise invalid(what, owner, "one of " + ", ".join(map(repr, names)), repr(value), advice)
 
 
+def check_switch(value: Any, what: str, owner: str) -> bool:
+    """Return ``value`` as a bool when it is True or False, of Python's or NumPy's.
+
+    >>> check_switch("no", "calibrate", "f")
+    Traceback (most recent call last):
+    sparsebnn.checks.InvalidInput: The 'calibrate' of f must be True or False. Got 'no' instead.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise invalid(what, owner, "True or False", repr(value))
+    return bool(value)
+
+
 def check_count(value: Any, what: str, owner: str, least: int = 1) -> int:
     """Return ``value`` as an int when it is a whole number of at least ``least``, NumPy's kinds included."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

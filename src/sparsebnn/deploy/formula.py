@@ -139,7 +139,7 @@ def formula(
 def _networks_of(model: Any, count: int) -> str:
     """What several networks are; an estimator may predict with several kinds, each with all replicates."""
     kinds = getattr(model, "predictors_", ["replicates"])
-    return f"{count} {kinds[0]}" if len(kinds) == 1 else f"{count} networks ({' and '.join(kinds)})"
+    return f"{count} replicates" if kinds == ["replicates"] else f"{count} networks ({' and '.join(kinds)})"
 
 
 def _small(network: nn.Module) -> nn.Module:

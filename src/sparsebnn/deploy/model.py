@@ -15,6 +15,7 @@ from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.io.cells import UNITS
 from sparsebnn.likelihoods import Likelihood
+from sparsebnn.nn.networks import check_unaltered
 
 __all__ = ["Exported", "exported"]
 
@@ -92,6 +93,8 @@ def exported(
     else:
         expected = "a network, a run of train or a fitted estimator"
         raise invalid("model", "export", expected, type(model).__name__)
+    for network in networks:
+        check_unaltered(network, "export")
     row = example_of(networks[0], example)
     draws = _each(kind, n_draws, _DRAWS, len(networks))
     chosen = 0 if seed is None else seed

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparsebnn.checks import invalid
 from sparsebnn.deploy.model import Exported
 from sparsebnn.deploy.table import levels
 
@@ -162,7 +163,10 @@ def _front(exported: Exported, ir_version: int, opsets: Any) -> Any:
     kept = [part for part, column in zip(parts, exported.columns) if column.kind != "dropped"]
     blank = [part for part, column in zip(parts, exported.columns) if column.kind == "dropped"]
     constants = []
-    if blank and kept:
+    if not kept:
+        advice = "Export it as .c or .pt2, or fit it to other columns."
+        raise invalid("model", "export", "one that uses a column", "one that left all columns out", advice)
+    if blank:
         # Columns that training left out: the program skips them, whatever they hold.
         constants.append(numpy_helper.from_array(np.zeros((), np.float64), "sparsebnn_zero"))
         nodes += [helper.make_node("Mul", [kept[0], "sparsebnn_zero"], [part]) for part in blank]

@@ -19,11 +19,11 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
-from sparsebnn.checks import check_count, check_seed, invalid
+from sparsebnn.checks import check_count, check_seed, check_switch, invalid
 from sparsebnn.estimators import early_stopping, feature_selection
 from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.continuing import continued
-from sparsebnn.estimators.cross_fitting import Choice, Folded, choose, leaves_out
+from sparsebnn.estimators.cross_fitting import Choice, Folded, choose, copies, leaves_out, repeated
 from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
     Encoder,
@@ -48,6 +48,7 @@ __all__ = ["SparseBNN", "TargetReader"]
 # From the number of rows and their weights: the targets, the weights to use, and notes.
 TargetReader: TypeAlias = Callable[[int, np.ndarray], tuple[Tensor, np.ndarray, list[str]]]
 
+_SWITCHES = ("calibrate", "early_stopping", "screen", "verbose", "warm_start")
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _ROWS_FOR_EFFECTS = 200
 _ROWS_FOR_LINEAR = 20_000
@@ -96,6 +97,10 @@ class SparseBNN(Training):
         owner = type(self).__name__
         began = time.monotonic()
         check_count(self.n_draws, "n_draws", owner)
+        for name in _SWITCHES:
+            given = getattr(self, name, False)
+            if (name, given) != ("calibrate", "auto") or self._task != "regression":
+                check_switch(given, name, owner)
         device_of(self.device, owner)
         budget = None
         if self.time_budget is not None:
@@ -118,6 +123,17 @@ class SparseBNN(Training):
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
             if not kept.all():
+                left = torch.unique(targets[torch.from_numpy(kept)])
+                if (
+                    self._task == "classification"
+                    and targets.dim() == 1
+                    and fresh
+                    and len(left) < 2
+                    and not partial
+                ):
+                    raise invalid(
+                        "sample_weight", owner, "above 0 for rows of two classes", "0 for all but one"
+                    )
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
             seed = _seed(self.random_state) if fresh else self._seed
             n_folds = self._fold_count(len(table), check_count(self.replicates, "replicates", owner))
@@ -129,10 +145,14 @@ class SparseBNN(Training):
                 self._encoder = learned.anywhere() if partial else learned
                 warn_of_columns(self._encoder, notes)
             self.notes_ = [*self._encoder.notes, *notes]
-            if fresh or not partial:
+            x = self._encoder.transform(table)
+            if before is None and (rows := repeated(x, targets, weight)) is not None:
+                table, x, targets, weight = table.rows(rows), x[rows], targets[rows], np.ones(len(rows))
+            self._copies = copies(x, targets)
+            if (fresh or not partial) and any(column.codes for column in self._encoder.columns):
+                n_folds = self._fold_count(len(table), self.replicates)
+                make_signal = functools.partial(signal, targets, n_folds, seed, classes, self._copies)
                 x = self._encoder.transform_training(table, weight, make_signal)
-            else:
-                x = self._encoder.transform(table)
             self._seed, self.n_rows_ = seed, len(x)
             if before is not None:
                 seen = before.seen.after(x, targets.numpy(), 0)
@@ -144,7 +164,7 @@ class SparseBNN(Training):
                 self._seen = dataclasses.replace(seen, steps=seen.steps + steps)
             else:
                 self.__dict__.pop("_seen", None)
-            del self._fold, self._continued
+            del self._fold, self._continued, self._copies
             self.notes_ += missed_density(self.networks_, self.density_, self.plan_)
             if budget is not None:
                 self.notes_ += early_stopping.over_time(budget.seconds, budget.seconds - budget.left())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d, validate_data
 from torch import Tensor
@@ -17,7 +20,15 @@ from sparsebnn.checks import InvalidInput, invalid
 from sparsebnn.estimators.encoding import Table, is_frame, is_sparse
 from sparsebnn.io.cells import absent, number_of, to_objects
 
-__all__ = ["check_numbers", "checked_labels", "checked_table", "is_multilabel", "notes_on_padding"]
+__all__ = [
+    "check_numbers",
+    "checked_labels",
+    "checked_table",
+    "class_weights",
+    "is_multilabel",
+    "notes_on_order",
+    "notes_on_padding",
+]
 
 _CLASSIFIER = "SparseBNNClassifier"
 _PANDAS = ("boolean", "Int64", "Int32", "Int16", "Int8", "category")
@@ -155,6 +166,41 @@ def checked_labels(y: Any) -> np.ndarray:
     assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     return labels
+
+
+def notes_on_order(y: Any, classes: np.ndarray) -> list[str]:
+    """A note on the order of ordered classes that are text; an order that ``y`` itself has must be sorted."""
+    declared = getattr(y, "cat", y)
+    if getattr(declared, "ordered", False):
+        order = [c for c in declared.categories.tolist() if c in set(classes.tolist())]
+        if order != classes.tolist():
+            got = f"{order}, of which the sorted order is {classes.tolist()}"
+            advice = "Fit to numbers, for example y.cat.codes."
+            raise invalid("y", _CLASSIFIER, "ordered as its labels are sorted", got, advice)
+    elif classes.dtype.kind in "OU":
+        note = (
+            f"The order of the classes is taken to be {' < '.join(map(str, classes))}; fit to numbers if not."
+        )
+        warnings.warn(note, UserWarning, stacklevel=5)
+        return [note]
+    return []
+
+
+def class_weights(given: Any, classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The weight of each row's class; ``given`` is the parameter ``class_weight``."""
+    if isinstance(given, Mapping):
+        missing = [c for c in classes.tolist() if c not in given]
+        wrong = [
+            v
+            for v in given.values()
+            if isinstance(v, bool) or not isinstance(v, numbers.Real) or not 0.0 <= float(v) < math.inf
+        ]
+        if missing or wrong:
+            got = f"none for {missing[0]!r}" if missing else repr(wrong[0])
+            raise invalid("class_weight", _CLASSIFIER, "a number of at least 0 for every class", got)
+    elif given != "balanced":
+        raise invalid("class_weight", _CLASSIFIER, "None, 'balanced' or a dict", repr(given))
+    return np.asarray(compute_sample_weight(given, labels))
 
 
 def _cells(y: Any) -> Any:

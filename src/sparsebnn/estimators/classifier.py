@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -18,7 +17,14 @@ from sklearn.utils.validation import (
 
 from sparsebnn.checks import check_choice, check_count, invalid, printable
 from sparsebnn.estimators.base import SparseBNN, TargetReader
-from sparsebnn.estimators.checks import check_numbers, checked_labels, is_multilabel, notes_on_padding
+from sparsebnn.estimators.checks import (
+    check_numbers,
+    checked_labels,
+    class_weights,
+    is_multilabel,
+    notes_on_order,
+    notes_on_padding,
+)
 from sparsebnn.estimators.plan import share
 from sparsebnn.inference.metrics import entropy
 from sparsebnn.likelihoods import (
@@ -194,10 +200,13 @@ class SparseBNNClassifier(ClassifierMixin, SparseBNN):  # type: ignore[misc]
                 advice = "Check the labels."
                 raise invalid("y", _OWNER, "of at least 2 classes", got, advice)
             if self.class_weight is not None:
-                weight = weight * compute_sample_weight(self.class_weight, labels)
+                weight = weight * class_weights(self.class_weight, self.classes_, labels)
             self._multilabel = False
             dtype = np.float32 if isinstance(self._likelihood(torch.empty(0)), Bernoulli) else np.int64
-            return torch.from_numpy(codes.astype(dtype)), weight, notes_on_padding(self.classes_)
+            notes = notes_on_padding(self.classes_)
+            if self.likelihood == "ordinal":
+                notes += notes_on_order(y, self.classes_)
+            return torch.from_numpy(codes.astype(dtype)), weight, notes
 
         return read
 

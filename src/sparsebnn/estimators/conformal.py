@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MetaEstimatorMixin,
+    RegressorMixin,
+    clone,
+    is_classifier,
+)
 from sklearn.model_selection import KFold, StratifiedKFold, StratifiedShuffleSplit, train_test_split
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
@@ -171,6 +178,9 @@ class ConformalRegressor(RegressorMixin, _Conformal):  # type: ignore[misc]
         self.random_state = random_state
 
     def _inner(self) -> Any:
+        if is_classifier(self.estimator):
+            got = f"the classifier {type(self.estimator).__name__}"
+            raise invalid("estimator", "ConformalRegressor", "a regressor", got, "Use ConformalClassifier.")
         return SparseBNNRegressor() if self.estimator is None else self.estimator
 
     def _center(self, model: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:

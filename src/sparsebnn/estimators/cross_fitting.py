@@ -23,7 +23,7 @@ from sparsebnn.inference import calibration
 from sparsebnn.likelihoods import Categorical, Likelihood
 from sparsebnn.random.noise import content_keys
 
-__all__ = ["Choice", "Folded", "choose", "copies", "folds", "leaves_out"]
+__all__ = ["Choice", "Folded", "choose", "copies", "folds", "leaves_out", "repeated"]
 
 # To choose networks and the logit scale.
 _MOST_ROWS = 2000
@@ -31,6 +31,7 @@ _LEAST_ROWS = 10
 _DRAWS = 20
 # When equal rows count as copies.
 _LEAST_AGREEMENT, _MOST_COPIES = 0.9, 0.05
+_MOST_REPEATED = 20_000  # rows
 
 
 class Folded(Likelihood):
@@ -99,6 +100,22 @@ def copies(x: np.ndarray, y: Tensor) -> np.ndarray | None:
     if agreement < _LEAST_AGREEMENT or sizes.max() > _MOST_COPIES * len(x):
         return None
     return group.reshape(-1)
+
+
+def repeated(x: np.ndarray, y: Tensor, weight: np.ndarray) -> np.ndarray | None:
+    """The numbers of the rows, each as often as its weight says; None where that is not needed.
+
+    Where rows stand for many (whole weights, equal inputs with different targets), leaving out one would hide
+    a target from networks that see all others. Repeated rows are left out one by one.
+    """
+    if weight.max() <= 1.0 or (weight != np.round(weight)).any():
+        return None
+    most = max(_MOST_REPEATED, 2 * len(x))
+    by_input = content_keys(torch.from_numpy(x)).numpy()
+    by_both = np.stack([by_input, content_keys(y.reshape(len(y), -1)).numpy()])
+    if weight.sum() > most or len(np.unique(by_input)) == np.unique(by_both, axis=1).shape[1]:
+        return None
+    return np.repeat(np.arange(len(x)), weight.astype(np.int64))
 
 
 def _equal_pairs(keys: np.ndarray) -> float:

@@ -294,7 +294,7 @@ def _auto(value: Any) -> bool:
 
 def positive(value: Any, what: str, owner: str, expected: str) -> float:
     """A number above 0, of Python's or NumPy's."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not float(value) > 0.0:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < math.inf:
         raise invalid(what, owner, expected, repr(value))
     return float(value)
 

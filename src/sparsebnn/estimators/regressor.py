@@ -274,6 +274,8 @@ class SparseBNNRegressor(RegressorMixin, SparseBNN):  # type: ignore[misc]
         """
         check_is_fitted(self)
         listed = [float(level) for level in np.atleast_1d(np.asarray(levels))]
+        if not listed:
+            raise invalid("levels", "predict_quantiles", "at least one number between 0 and 1", "none")
         for level in listed:
             if not 0.0 < level < 1.0:
                 raise invalid("levels", "predict_quantiles", "strictly between 0 and 1", level)

@@ -34,11 +34,11 @@ class Signal:
         return Signal(self.values[kept], self.shares, self.fold[kept])
 
 
-def signal(targets: Tensor, count: int, seed: int, classes: bool) -> Signal:
+def signal(targets: Tensor, count: int, seed: int, classes: bool, copies: np.ndarray | None = None) -> Signal:
     """Targets as an estimator trains on them (class numbers, 0 and 1, or numbers), in folds of cross-
-    fitting.
+    fitting, which do not separate ``copies``.
     """
-    fold = folds(targets, count, seed, classes)
+    fold = folds(targets, count, seed, classes, copies)
     y = targets.numpy()
     if y.dtype.kind == "i":
         values = (y.reshape(-1, 1) == np.arange(y.max() + 1)).astype(np.float64)

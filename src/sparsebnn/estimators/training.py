@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_count, invalid
 from sparsebnn.estimators import early_stopping
 from sparsebnn.estimators.continuing import Continued
-from sparsebnn.estimators.cross_fitting import Folded, copies, folds
+from sparsebnn.estimators.cross_fitting import Folded, folds
 from sparsebnn.estimators.early_stopping import LEAST_EFFORT, Budget, EarlyStopping, Pace, TimeBudget
 from sparsebnn.estimators.ensemble import Ensemble, linear_layers
 from sparsebnn.estimators.fitted import Fitted
@@ -58,6 +58,7 @@ class Training(Fitted):
 
     _task = "classification"
     _kept_rows: Tensor
+    _copies: np.ndarray | None
     _continued: Continued | None
 
     def _likelihood(self, y: Tensor) -> Likelihood:
@@ -86,7 +87,7 @@ class Training(Fitted):
             plan = self._continued.plan(self, plan, len(inputs))
             plan = dataclasses.replace(plan, most_epochs=None)
             options = self._continued.options(form)
-        self._fold = self._folds(plan, x, y, seed)
+        self._fold = self._folds(plan, y, seed)
         template = network(plan, inputs.shape[1], form.n_outputs(y))
         options |= {"likelihood": form, "replicates": len(plan.temperatures), "seed": seed}
         options["per_replicate"] = plan.per_replicate()
@@ -179,12 +180,12 @@ class Training(Fitted):
     def _calibrates(self) -> bool:
         return bool(self.calibrate)
 
-    def _folds(self, plan: Plan, x: np.ndarray, y: Tensor, seed: int) -> Tensor | None:
+    def _folds(self, plan: Plan, y: Tensor, seed: int) -> Tensor | None:
         """The fold of each row, to calibrate and to select columns; None if no rows are left out."""
         wanted = self._calibrates or plan.tempered is not None or len(y) >= _ROWS_TO_SPARE
         if not wanted or plan.replicates < 2 or self.early_stopping or len(y) < _LEAST_TO_CALIBRATE:
             return None
-        count, group = self._fold_count(len(y), plan.replicates), copies(x, y)
+        count, group = self._fold_count(len(y), plan.replicates), self._copies
         copied = 0 if group is None else len(y) - len(np.unique(group))
         if copied > _NOTED_COPIES * len(y):
             self.notes_ += [

@@ -161,7 +161,8 @@ def predict(
     >>> predict(network, torch.randn(5, 4), form, n_draws=10).probs.sum(-1).round(decimals=4)
     tensor([1., 1., 1., 1., 1.])
     """
-    x = check_tensor(x, "x", "predict")
+    _check_likelihood(likelihood, "predict")
+    x = _of_one_input(x, "predict")
     pieces = draw_outputs(network, x, n_draws, model=model, draws=draws, seed=seed, batch_size=batch_size)
     return _joined(
         [_summary(x[rows], outputs, likelihood, seed) for rows, outputs in pieces], n_draws, likelihood
@@ -186,11 +187,26 @@ def predict_all(
     if len(forms) != count:
         raise invalid("likelihoods", "predict_all", f"one for all or one each ({count})", len(forms))
     found: list[list[tuple[Tensor, ...]]] = [[] for _ in forms]
-    x = check_tensor(x, "x", "predict_all")
+    for form in forms:
+        _check_likelihood(form, "predict_all")
+    x = _of_one_input(x, "predict_all")
     for rows, outputs in draw_outputs_of_all(networks, x, n_draws, seed=seed, **options):
         for summaries, each, form in zip(found, outputs, forms):
             summaries.append(_summary(x[rows], each, form, seed))
     return [_joined(summaries, n_draws, form) for summaries, form in zip(found, forms)]
+
+
+def _check_likelihood(likelihood: Any, owner: str) -> None:
+    if not isinstance(likelihood, Likelihood):
+        advice = "Pass the one that was trained, such as run.likelihood."
+        raise invalid("likelihood", owner, "a Likelihood", repr(likelihood), advice)
+
+
+def _of_one_input(x: Any, owner: str) -> Tensor:
+    if isinstance(x, tuple | dict):
+        advice = "Average forward_with_kl(network, *inputs)[0] over draws for a network of several inputs."
+        raise invalid("x", owner, "the tensor of a network's only input", f"a {type(x).__name__}", advice)
+    return check_tensor(x, "x", owner)
 
 
 def class_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:

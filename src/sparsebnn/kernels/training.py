@@ -109,14 +109,15 @@ class Compiled:
         w: Weights, known: Any, share: Tensor, by_mean: Tensor, by_var: Tensor
     ) -> tuple[list[Tensor], Tensor]:
         k, n = _counts(w.mean)
-        prior = torch.empty(k, 3)
+        prior = torch.empty(k, 3, dtype=torch.float32)
         values: list[Any] = []
         for value in (w.prior_mean, w.prior_std, w.prior_inclusion):
             values += [_at(value), int(value is not None and value.numel() > 1)]
         strengths = [-1.0 if strength is None else strength for strength in w.strengths]
         _functions()["priors"](k, n, _at(known), *values, *strengths, _at(prior))
         by_logit = None if w.logit is None else torch.empty_like(w.mean)
-        parts, kl = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64), torch.empty(k)
+        parts = torch.empty(k, -(-n // _CHUNK), dtype=torch.float64)
+        kl = torch.empty(k, dtype=torch.float32)
         _functions()["gradients"](
             k, n, _at(w.mean), _at(w.raw_std), _at(w.logit), _at(prior), _at(share),
             _at(by_mean), _at(by_var), _at(by_logit), _at(parts), _at(kl), _threads(k * n),
@@ -134,7 +135,7 @@ class Compiled:
     def inputs(outputs: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor]:
         k, rows, units = outputs.shape
         skipped = 0 if x is None else x.shape[-1]
-        z, square = (torch.empty(k, rows, units + skipped) for _ in range(2))
+        z, square = (outputs.new_empty(k, rows, units + skipped) for _ in range(2))
         _functions()["inputs"](k * rows, units, skipped, _at(outputs), _at(x), _at(z), _at(square))
         return z, square
 
@@ -174,7 +175,7 @@ def logistics(
 def _numbers(
     kind: str, seeds: Tensor, stream: int, step: Tensor | int, count: int, dtype: torch.dtype
 ) -> Tensor:
-    steps = torch.as_tensor(step, dtype=torch.int64).reshape(-1).contiguous()
+    steps, seeds = torch.as_tensor(step, dtype=torch.int64).reshape(-1).contiguous(), seeds.contiguous()
     rows = max(len(seeds), len(steps))
     found = torch.empty(rows, count, dtype=dtype)
     keys = _at(seeds), int(len(seeds) > 1), stream, _at(steps), int(len(steps) > 1)
@@ -185,7 +186,8 @@ def _numbers(
 
 def normals_at(seeds: Tensor, stream: int, step: int, pairs: Tensor, count: int) -> Tensor:
     """``count`` numbers of :func:`normals`; see :class:`sparsebnn.random.noise.NoisePart`."""
-    found = torch.empty(len(seeds), count)
+    found = torch.empty(len(seeds), count, dtype=torch.float32)
+    seeds, pairs = seeds.contiguous(), pairs.contiguous()
     places = [_at(row) for row in pairs]
     given = _at(seeds), stream, step, len(seeds), count, *places, pairs.shape[1], _at(found)
     _functions()["normals_at"](*given, _threads(found.numel()))

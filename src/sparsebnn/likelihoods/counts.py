@@ -119,8 +119,8 @@ class Poisson(_Counts):
     .. math:: \mu = e \cdot \exp(b + f(x)), \qquad p(y) = \mu^y e^{-\mu} / y!
 
     b is learned, from log(``rate``). With ``exposure=True`` the targets have a second column e > 0. With
-    ``zero_inflated=True`` a second output is the logit of the probability that the count is 0 whatever its
-    rate.
+    ``zero_inflated=True`` a second output, added to a learned ``zero_logit``, is the logit of the probability
+    that the count is 0 whatever its rate.
 
     >>> Poisson(rate=2.0).mean(torch.zeros(1, 1)).item()
     2.0
@@ -174,6 +174,6 @@ class NegativeBinomial(_Counts):
         special = scipy_special("NegativeBinomial.cdf")
         size = self._size().detach()
         found = special.betainc(
-            float(size), (count + 1.0).cpu().numpy(), (size / (size + rate)).detach().cpu().numpy()
+            float(size), (count + 1.0).detach().cpu().numpy(), (size / (size + rate)).detach().cpu().numpy()
         )
         return torch.as_tensor(found, dtype=rate.dtype, device=rate.device)

@@ -251,8 +251,40 @@ def chain(network: nn.Module) -> list[nn.Module]:
     ['Flatten', 'ReLU']
     """
     if isinstance(network, nn.Sequential) and type(network).forward is nn.Sequential.forward:
+        if _has_hooks(network):
+            return [network]
         return [inner for module in network for inner in chain(module)]
     return [network]
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(hooks) or "forward" in vars(module)
+
+
+def hooked(network: nn.Module) -> str | None:
+    """The name of a module that does more than its class: it has hooks, or a forward of its own.
+
+    >>> network = nn.Sequential(nn.ReLU())
+    >>> _ = network[0].register_forward_hook(lambda module, given, found: 2 * found)
+    >>> hooked(network), hooked(nn.ReLU())
+    ('0', None)
+    """
+    return next((name or "itself" for name, module in network.named_modules() if _has_hooks(module)), None)
+
+
+def check_unaltered(network: nn.Module, owner: str) -> None:
+    """Raise if a module has hooks or a forward of its own, which ``owner`` would leave out."""
+    if (name := hooked(network)) is not None:
+        advice = "Remove them, or write what they do as a module of its own."
+        raise invalid(
+            "network", owner, "free of hooks and replaced forward methods", f"those of {name!r}", advice
+        )
 
 
 def steps(network: nn.Module) -> list[nn.Module]:

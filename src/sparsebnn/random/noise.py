@@ -138,6 +138,14 @@ def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> b
     return for_compiler() or ((eager or for_capture()) and kernels.works(seeds.device))
 
 
+def _has_loops(seeds: Tensor, step: Tensor | int, count: int, dtype: torch.dtype) -> bool:
+    """Whether compiled loops make the numbers: on a CPU with a compiler, in single and double precision."""
+    steps = step.numel() if isinstance(step, Tensor) else 1
+    fitting = len(seeds) > 0 and count > 0 and (steps in (1, len(seeds)) or (len(seeds) == 1 and steps > 0))
+    known = dtype in (torch.float32, torch.float64) and seeds.device.type == "cpu"
+    return fitting and known and training.available()
+
+
 def _by_kernel(seeds: Tensor, stream: int, step: Tensor | int, count: int, normal: bool) -> Tensor:
     if for_capture() and isinstance(step, Tensor) and step.numel() == 1:
         return kernels.of_step(seeds, stream, step, count, normal)
@@ -165,7 +173,7 @@ def normals(
     """
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, True)
-    if fused and count:
+    if fused and _has_loops(seeds, step, count, dtype):
         return training.normals(seeds, stream, step, count, dtype)
     cosines, sines = [], []
     for index in _chunks(torch.arange((count + 1) // 2, device=seeds.device), seeds):
@@ -192,7 +200,7 @@ def part_of_normals(
     """
     if _has_kernel(seeds, part.length, dtype, False):
         return normals(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
-    if fused and part.length:
+    if fused and dtype == torch.float32 and _has_loops(seeds, step, len(part.places), dtype):
         return training.normals_at(seeds, stream, int(step), part.pairs, len(part.places))
     found = []
     for turn, hashes in ((torch.cos, part.hashes[: part.firsts]), (torch.sin, part.hashes[part.firsts :])):
@@ -227,7 +235,7 @@ def logistics(
     """``(K, count)`` standard logistic numbers: the logit of a uniform one."""
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, False)
-    if fused and count:
+    if fused and _has_loops(seeds, step, count, dtype):
         return training.logistics(seeds, stream, step, count, dtype)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)

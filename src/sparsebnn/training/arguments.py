@@ -209,8 +209,8 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def outputs_without_noise(network: nn.Module, x: Any) -> Any:
-    """What a network makes of ``x``; networks that draw their own random numbers are rejected.
+def outputs_without_noise(network: nn.Module, x: Any) -> tuple[Any, list[str]]:
+    """What a network makes of ``x``, and the buffers it changes; one that draws random numbers is rejected.
 
     It runs copies of the network, so that training can repeat whatever the network does once. If a generator
     moved, a second, watched run tells whether the network moved it or another thread did.
@@ -220,10 +220,16 @@ def outputs_without_noise(network: nn.Module, x: Any) -> Any:
     sparsebnn.checks.InvalidInput: The 'network' of train must be free of ... Got a call of bernoulli ...
     """
     generators = _Generators(tree_leaves(x)[0].device)
-    outputs = call(copy.deepcopy(network), x)
+    run = copy.deepcopy(network)
+    outputs = call(run, x)
     if generators.have_moved():
         _refuse_what_draws(network, x)
-    return outputs
+    pairs = zip(network.named_buffers(), run.buffers())
+    return outputs, [name for (name, before), after in pairs if not _same(before, after)]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _refuse_what_draws(network: nn.Module, x: Any) -> None:

@@ -91,6 +91,8 @@ class Batches:
         check_finite(x, "x", "train")
         if weight is not None and not bool((weight >= 0).all()):
             raise invalid("weight", "train", "at least 0 everywhere", float(weight.min()))
+        if weight is not None and not bool((weight > 0).any()):
+            raise invalid("weight", "train", "above 0 for some rows", "0 everywhere")
         targets = likelihood.prepare(y)
         if targets.is_floating_point():
             targets = targets.to(dtype)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.training import Compiled, Weights
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import InputSkip, chain
+from sparsebnn.nn.networks import InputSkip, chain, hooked
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
@@ -98,6 +98,8 @@ class DenseGradients:
         if isinstance(modules[0], InputSkip):
             layers, between = list(modules[0].layers), [modules[0].activation]
         known = [layer for layer in layers if isinstance(layer, Linear) and _is_known(layer)]
+        if hooked(objective.network) is not None or hooked(objective.likelihood) is not None:
+            return None
         usual = len(known) == len(layers) and all(type(module) is nn.ReLU for module in between)
         if not usual or (len(modules) % 2 == 0) or any(not p.requires_grad for p in objective.parameters()):
             return None

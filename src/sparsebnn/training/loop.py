@@ -217,13 +217,15 @@ def train(
         contextlib.nullcontext() if folder is None else checkpoint.reserved(folder) as path,
         torch.inference_mode(False),  # whatever the caller has switched off
         torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast(where.type, enabled=False),
         _memory_advice(len(seeds), settings.batch_size),
         matmul_precision(tf32),
     ):
         stacked = Replicates(objective, seeds, where, of_buffers, start)
         stacked.objective.autocast = None if settings.autocast is None else torch.bfloat16
         stacked.objective.channels_last = settings.channels_last
-        _check_outputs(stacked, batches, form)
+        _check_outputs(stacked, batches, form, folder is not None)
         engine = Engine(stacked, batches, settings, of_steps, mode, shard, augment)
         run = Run(engine)
         trainer = Trainer(run, engine, path, checkpoint_seconds, listed, progress)
@@ -237,8 +239,13 @@ def train(
     return run
 
 
-def _check_outputs(replicates: Replicates, batches: Batches | Stream, form: likelihoods.Likelihood) -> None:
-    """The network must give as many outputs as the likelihood reads, and draw nothing by itself."""
+def _check_outputs(
+    replicates: Replicates, batches: Batches | Stream, form: likelihoods.Likelihood, saved: bool
+) -> None:
+    """The network must give as many outputs as the likelihood reads, and draw nothing by itself.
+
+    Buffers that its forward changes are neither kept for each replicate nor in checkpoints.
+    """
     rows = 2 if replicates.statistics else 1  # a single row has no variance
     if isinstance(batches, Batches):
         index = torch.zeros(rows, dtype=torch.int64, device=batches.x.device)
@@ -247,7 +254,12 @@ def _check_outputs(replicates: Replicates, batches: Batches | Stream, form: like
         x = first_of(batches.current(batches.buffers(1, rows)).x)
     with torch.no_grad(), collect_kl(NoiseCounter()) as opened:
         opened.reused = []
-        outputs = outputs_without_noise(replicates.objective.network, x)
+        outputs, changed = outputs_without_noise(replicates.objective.network, x)
+    changed = [name for name in changed if f"network.{name}" not in replicates.statistics]
+    if changed and (saved or len(replicates) > 1):
+        expected = "free of buffers that its forward changes, but those of BatchNorm"
+        advice = "Train one replicate without a folder, or update them in a callback."
+        raise invalid("network", "train", expected, repr(changed[0]), advice)
     if not isinstance(outputs, Tensor) or form.any_shape:
         return  # the likelihood's own affair
     wanted = form.n_outputs(batches.y)

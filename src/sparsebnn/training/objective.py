@@ -246,10 +246,11 @@ class Replicates:
         if len(self) > 1:
             for name, parameter in self.objective.named_parameters():
                 parameter.data = self.parameters[name][0]
-        before = {name: self.varied[name].clone() for name in self.statistics}
+        held = {**self.shared, **{name: self.varied[name] for name in self.statistics}}
+        before = {name: value.clone() for name, value in held.items()}
         self.size = noise_size(self.objective.network, x)
         for name, value in before.items():
-            self.varied[name].copy_(value)
+            held[name].copy_(value)
         return self.size
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -116,20 +117,36 @@ class Sequential:
             raise invalid("batch_size", "train", expected, size, advice)
         self.rows = check_count(n_data, "n_data", "train") if known is None else known
         self._iterator: Iterator[Any] | None = None
+        self._counted, self._seen = known is None, 0  # whether to count the rows of a pass, and how many came
 
     def next(self) -> tuple[Any, ...]:
         for _ in range(2):
             if self._iterator is None:
                 self._iterator = iter(self.loader)
             try:
-                return _checked(next(self._iterator))
+                batch = _checked(next(self._iterator))
+                self._seen += len(batch[1])
+                return batch
             except StopIteration:
+                self._check_rows()
                 self._iterator = None
         raise invalid("data", "train", "a source of at least one batch", "an empty one")
 
+    def _check_rows(self) -> None:
+        """Warn, once, if a pass had another number of rows than was said."""
+        if self._counted and 0 < self._seen != self.rows:
+            self._counted = False
+            warnings.warn(
+                f"The data of train ended after {self._seen} rows, and n_data is {self.rows}. The KL "
+                "divergence counts |B|/n_data in a batch B, so it has the wrong weight.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._seen = 0
+
     def restart(self) -> None:
         """Begin again at the first batch."""
-        self._iterator = None
+        self._iterator, self._seen = None, 0
 
     def targets(self) -> Tensor | None:
         return None

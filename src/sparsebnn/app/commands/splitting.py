@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsebnn.checks import InvalidInput, check_choice, invalid
+from sparsebnn.estimators.cross_fitting import copies
 from sparsebnn.estimators.encoding import values_of
 from sparsebnn.io.cells import MISSING, MOSTLY, SIGNS, absent, kind_of, label, number_of, to_objects
 
@@ -63,7 +64,13 @@ def posed(table: polars.DataFrame, target: str, task: str, test_share: float, se
     else:
         y, more = _labels(values)
         notes += more
-    training, test = split(y, task, test_share, seed)
+    group = _copies(inputs, y)
+    if group is not None:
+        notes.append(
+            f"{len(y) - len(np.unique(group))} of {len(y)} rows are copies of others; copies are trained on "
+            "or tested together"
+        )
+    training, test = split(y, task, test_share, seed, group)
     return Problem(task, target, inputs, y, np.flatnonzero(known), training, test, tuple(notes))
 
 
@@ -170,8 +177,25 @@ def _as_labels(values: np.ndarray) -> np.ndarray:
     return np.array([label(v) for v in values.tolist()], dtype=object)
 
 
-def split(y: np.ndarray, task: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers for training and test, split by class; a class with one row stays in training."""
+def _copies(inputs: polars.DataFrame, y: np.ndarray) -> np.ndarray | None:
+    """The group of every row, where rows are copies of each other (see ``cross_fitting.copies``)."""
+    import torch
+
+    keys = inputs.hash_rows().to_numpy().astype(np.uint64).view(np.int64)
+    return copies(keys[:, None], torch.from_numpy(np.unique(y, return_inverse=True)[1]))
+
+
+def split(
+    y: np.ndarray, task: str, share: float, seed: int, copied: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers for training and test, split by class; a class with one row stays in training.
+
+    ``copied`` are the groups of rows that are copies, and stay together.
+    """
+    if copied is not None:
+        _, first, place = np.unique(copied, return_index=True, return_inverse=True)
+        parts = split(y[first], task, share, seed)
+        return np.flatnonzero(np.isin(place, parts[0])), np.flatnonzero(np.isin(place, parts[1]))
     random = np.random.RandomState(seed)
     groups: list[np.ndarray] = [np.arange(len(y))]
     if task == "classification":
