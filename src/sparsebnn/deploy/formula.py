@@ -139,7 +139,9 @@ def formula(
 def _networks_of(model: Any, count: int) -> str:
     """What several networks are; an estimator may predict with several kinds, each with all replicates."""
     kinds = getattr(model, "predictors_", ["replicates"])
-    return f"{count} replicates" if kinds == ["replicates"] else f"{count} networks ({' and '.join(kinds)})"
+    if len(kinds) == 1 and not kinds[0].startswith("the "):
+        return f"{count} {kinds[0]}"
+    return f"{count} networks ({' and '.join(kinds)})"
 
 
 def _small(network: nn.Module) -> nn.Module:
