@@ -42,6 +42,12 @@ def test_a_network_comes_back_with_its_predictions(family, path):
     assert all(torch.equal(a, b) for a, b in zip(ours.buffers(), other.buffers()))
 
 
+def test_a_network_with_another_activation_is_refused(path):
+    sparsebnn.save(sparsebnn.mlp([4, 5, 3]), path)
+    with pytest.raises(ModelError, match="module '1' is ReLU; in the network given it is Tanh"):
+        sparsebnn.load(path, sparsebnn.mlp([4, 5, 3], activation="tanh"))
+
+
 def test_the_same_network_is_the_same_file(path):
     """Nothing in it is left to chance, and others read it: the library's own check, and its tensors."""
     ours = network()

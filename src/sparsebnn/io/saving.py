@@ -27,6 +27,7 @@ class ModelError(storage.StorageError):
     """A model file that cannot be written or must not be used; the message says why."""
 
 
+_FUNCTIONS = "functions"
 _KIND = storage.Kind(
     noun="model",
     version=2,
@@ -121,6 +122,7 @@ def save(
         "likelihood": None if likelihood is None else likelihood_record(likelihood),
         "metadata": metadata,
         NO_POSTERIOR: getattr(network, NO_POSTERIOR, None),
+        _FUNCTIONS: _functions(network),
     }
     target = Path(path)
     storage.write(_KIND, target, tensors, header)
@@ -154,6 +156,7 @@ def load(path: str | Path, network: nn.Module, likelihood: Likelihood | None = N
     for name, tensor in tensors.items():
         (learned if name.startswith(_LIKELIHOOD) else own)[name.removeprefix(_LIKELIHOOD)] = tensor
     _check_structure(network, own, source)
+    _check_functions(network, header.get(_FUNCTIONS), source)
     state = _state(network)
     storage.check(_KIND, state, own, source)
     form = _likelihood(described, likelihood, learned, source)
@@ -169,6 +172,26 @@ def load(path: str | Path, network: nn.Module, likelihood: Likelihood | None = N
     if form is not None and form is not likelihood and state:
         form = form.to(next(iter(state.values())).device)
     return Loaded(network, form, metadata)
+
+
+def _functions(network: nn.Module) -> dict[str, str]:
+    """The classes of modules without state, such as activations, by name."""
+    return {
+        name: type(module).__name__
+        for name, module in network.named_modules()
+        if not any(True for _ in module.children()) and not module.state_dict()
+    }
+
+
+def _check_functions(network: nn.Module, saved: Any, path: Path) -> None:
+    """Raise if a module without state is of another class than the one saved; the tensors do not tell."""
+    here = _functions(network)
+    for name, kind in saved.items() if isinstance(saved, dict) else ():
+        if here.get(name, kind) != kind:
+            raise ModelError(
+                f"{path} holds a network whose module {name!r} is {kind}; in the network given it is "
+                f"{here[name]}. Pass a network of the same make."
+            )
 
 
 def _parts(header: dict[str, Any], path: Path) -> tuple[dict[str, Any] | None, dict[str, Any], str | None]:
