@@ -1,10 +1,13 @@
 """arguments.py: networks that draw random numbers are refused, those that could and do not are run."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import sparsebnn
 from sparsebnn.checks import InvalidInput
 from sparsebnn.training import arguments
 from sparsebnn.training.arguments import outputs_without_noise
@@ -68,7 +71,7 @@ def test_what_draws_is_named(network, name):
 )
 def test_what_draws_nothing_passes(network):
     with torch.no_grad():
-        found, wanted = outputs_without_noise(network, X), network(X)
+        (found, _), wanted = outputs_without_noise(network, X), network(X)
     pairs = zip(found, wanted) if isinstance(found, tuple) else [(found, wanted)]
     assert all(torch.equal(*pair) for pair in pairs if torch.is_tensor(pair[0]))
 
@@ -89,5 +92,23 @@ def test_another_thread_may_draw(monkeypatch):
     moved = arguments._Generators.have_moved
     first = iter([True])
     monkeypatch.setattr(arguments._Generators, "have_moved", lambda self: next(first, False) or moved(self))
-    assert torch.equal(outputs_without_noise(Calls(torch.sin), X), torch.sin(X))
+    assert torch.equal(outputs_without_noise(Calls(torch.sin), X)[0], torch.sin(X))
     assert asked == [None]
+
+
+def test_a_thread_that_draws_does_not_make_train_refuse():
+    done = threading.Event()
+
+    def draw():
+        while not done.is_set():
+            torch.rand(10)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        for _ in range(5):
+            settings = sparsebnn.Settings(epochs=1)
+            sparsebnn.train(sparsebnn.mlp([12, 8, 8, 2]), (X.flatten(1), torch.arange(2)), settings=settings)
+    finally:
+        done.set()
+        other.join()
