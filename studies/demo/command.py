@@ -60,7 +60,7 @@ from sparsebnn.inference.prediction import ClassPrediction, predict
 from sparsebnn.io import saving
 from sparsebnn.io.data import Dataset, load
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.nn.networks import PriorValues, density, prior_values
+from sparsebnn.nn.description import PriorValues, density, prior_values
 from sparsebnn.training import Callback, Epoch, Run, Settings, train
 from sparsebnn.training.devices import one_thread
 from sparsebnn.training.recipes import Recipe, recipe

@@ -27,8 +27,9 @@ from sparsebnn import data as datasets
 from sparsebnn import metrics
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.compaction import Compacted, compact
+from sparsebnn.nn.description import density
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import bayesian_layers, density
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.nn.passes import MedianPass
 from sparsebnn.random.noise import NoiseCounter
 from sparsebnn.training import Run, train

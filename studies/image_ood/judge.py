@@ -12,7 +12,7 @@ from sparsebnn import metrics
 from sparsebnn.inference.prediction import ClassPrediction, predict
 from sparsebnn.io.data import Dataset
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.nn.networks import density
+from sparsebnn.nn.description import density
 from studies.baselines.ensemble import predict_ensemble
 from studies.tables.evaluation import quality
 from studies.uncertainty.measures import SCORES

@@ -15,7 +15,7 @@ from sparsebnn.inference.calibration import Correction, correction
 from sparsebnn.inference.prediction import class_probs
 from sparsebnn.inference.sampling import draw_outputs
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.nn.networks import density
+from sparsebnn.nn.description import density
 from studies.tables.paper import Cell
 
 __all__ = ["MODELS", "Corrections", "accuracies", "evaluate", "inputs", "measures", "predicted", "quality"]

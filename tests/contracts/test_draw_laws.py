@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from contracts.members import FAMILIES, WITH_Z, WITHOUT_Z, make_family, over_tapes
 from contracts.oracles import SIGMAS, moment_errors
+from sparsebnn.nn.description import density
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import density
 from sparsebnn.random.noise import NoiseBuffer, NoiseCounter
 
 SHAPE = (3, 4)

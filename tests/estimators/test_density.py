@@ -6,7 +6,7 @@ from sklearn.datasets import load_breast_cancer
 
 from estimators.quick import QUICK, two_classes
 from sparsebnn.estimators import SparseBNNClassifier, SparseBNNRegressor, early_stopping, load, training
-from sparsebnn.nn.networks import prior_values
+from sparsebnn.nn.description import prior_values
 
 
 @pytest.mark.parametrize("asked", [0.02, pytest.param(0.1, marks=pytest.mark.slow)])

@@ -93,7 +93,7 @@ def test_parameters_set_after_the_fit_change_no_saved_prediction(tmp_path):
 def test_the_summary_says_what_priors_have_learned():
     from sparsebnn import mlp
     from sparsebnn.estimators.summary import _priors
-    from sparsebnn.nn.networks import prior_values
+    from sparsebnn.nn.description import prior_values
     from sparsebnn.posteriors import EmpiricalPrior
 
     networks = [mlp([3, 4, 1], prior=EmpiricalPrior(0.25)) for _ in range(2)]

@@ -11,9 +11,10 @@ from contracts.members import FAMILIES, Nested
 from sparsebnn.checks import InvalidInput
 from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.convolutions import Conv2d
+from sparsebnn.nn.description import density, prior_values
 from sparsebnn.nn.image_networks import lenet
 from sparsebnn.nn.layers import Linear
-from sparsebnn.nn.networks import bayesian_layers, density, initialize, mlp, prior_values
+from sparsebnn.nn.networks import bayesian_layers, initialize, mlp
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior, GammaPrecisionPrior, HierarchicalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 

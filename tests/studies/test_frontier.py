@@ -15,7 +15,7 @@ from sparsebnn.checks import InvalidInput
 from sparsebnn.inference.calibration import Correction, correction
 from sparsebnn.io.data import load
 from sparsebnn.likelihoods import Categorical
-from sparsebnn.nn.networks import density
+from sparsebnn.nn.description import density
 from sparsebnn.training import train
 from studies.frontier import choose, command, curve, plan, report, stored
 from studies.frontier.plan import Candidate

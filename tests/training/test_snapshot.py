@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparsebnn.checks import InvalidInput
-from sparsebnn.nn.networks import density
+from sparsebnn.nn.description import density
 from sparsebnn.training import (
     BeforeRefit,
     Callback,

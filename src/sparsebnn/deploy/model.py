@@ -15,7 +15,7 @@ from sparsebnn.estimators.columns import Column
 from sparsebnn.estimators.encoding import Encoder, Table
 from sparsebnn.io.cells import UNITS
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.nn.networks import check_unaltered
+from sparsebnn.nn.networks import check_no_hooks
 
 __all__ = ["Exported", "exported"]
 
@@ -94,7 +94,7 @@ def exported(
         expected = "a network, a run of train or a fitted estimator"
         raise invalid("model", "export", expected, type(model).__name__)
     for network in networks:
-        check_unaltered(network, "export")
+        check_no_hooks(network, "export")
     row = example_of(networks[0], example)
     draws = _each(kind, n_draws, _DRAWS, len(networks))
     chosen = 0 if seed is None else seed

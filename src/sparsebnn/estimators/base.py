@@ -39,7 +39,8 @@ from sparsebnn.estimators.target_codes import signal
 from sparsebnn.estimators.training import Trained, Training
 from sparsebnn.inference.linear import can_be_linear, linear_network
 from sparsebnn.likelihoods import Likelihood
-from sparsebnn.nn.networks import InputSkip, density
+from sparsebnn.nn.description import density
+from sparsebnn.nn.networks import InputSkip
 from sparsebnn.selection.rules import select
 from sparsebnn.training.devices import device_of, one_thread
 
@@ -123,21 +124,12 @@ class SparseBNN(Training):
             if not kept.any():
                 raise invalid("sample_weight", owner, "above 0 for some rows", "0 everywhere")
             if not kept.all():
-                left = torch.unique(targets[torch.from_numpy(kept)])
-                if (
-                    self._task == "classification"
-                    and targets.dim() == 1
-                    and fresh
-                    and len(left) < 2
-                    and not partial
-                ):
-                    raise invalid(
-                        "sample_weight", owner, "above 0 for rows of two classes", "0 for all but one"
-                    )
                 table, targets, weight = table.rows(kept), targets[torch.from_numpy(kept)], weight[kept]
+            classes = self._task == "classification" and targets.dim() == 1
+            if classes and fresh and not partial and len(torch.unique(targets)) < 2:
+                raise invalid("sample_weight", owner, "above 0 for rows of two classes", "0 for all but one")
             seed = _seed(self.random_state) if fresh else self._seed
             n_folds = self._fold_count(len(table), check_count(self.replicates, "replicates", owner))
-            classes = self._task == "classification" and targets.dim() == 1
             make_signal = functools.partial(signal, targets, n_folds, seed, classes)
             if fresh:
                 kinds = checked_kinds(self.column_kinds, table.names, owner)

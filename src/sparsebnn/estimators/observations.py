@@ -100,7 +100,7 @@ def gaussian_quantiles(mean: Tensor, std: Tensor, levels: Sequence[float]) -> Te
     >>> gaussian_quantiles(torch.zeros(1, 1), torch.ones(1, 1), [0.975]).item()
     1.95996...
     """
-    found: list[Tensor] = []
+    found = []
     for level in levels:
         low = (mean - 40.0 * std).min(0).values
         high = (mean + 40.0 * std).max(0).values

@@ -12,7 +12,7 @@ from sparsebnn.estimators.early_stopping import CONVERGED
 from sparsebnn.estimators.ensemble import linear_layers
 from sparsebnn.estimators.feature_selection import LEVEL, signed
 from sparsebnn.io.formatting import aligned
-from sparsebnn.nn.networks import prior_values
+from sparsebnn.nn.description import prior_values
 from sparsebnn.selection.rules import disagree
 
 __all__ = ["summary"]

@@ -23,7 +23,8 @@ from sparsebnn.checks import (
 )
 from sparsebnn.kernels import training
 from sparsebnn.kernels.dispatch import keep_freed_memory
-from sparsebnn.nn.networks import as_input, bayesian_layers, described
+from sparsebnn.nn.description import described
+from sparsebnn.nn.networks import as_input, bayesian_layers
 from sparsebnn.nn.passes import LocalPass, MedianPass, Pass, WeightPass, measure, must_draw
 from sparsebnn.posteriors.base import Family, Moments
 from sparsebnn.random import noise as counter

@@ -18,7 +18,17 @@ from torch import Tensor
 
 from sparsebnn.kernels.compiler import library
 
-__all__ = ["Compiled", "Weights", "adam", "available", "finite", "logistics", "normals", "normals_at"]
+__all__ = [
+    "Compiled",
+    "Weights",
+    "adam",
+    "available",
+    "finite",
+    "logistics",
+    "makes",
+    "normals",
+    "normals_at",
+]
 
 _SOURCE = Path(__file__).with_name("training.c")
 _CHUNK = 2048  # SB_CHUNK of the C source
@@ -156,6 +166,14 @@ class Compiled:
             noise.data_ptr() + 4 * start, noise.shape[1], least, _at(noisy), _threads(k * n),
         )  # fmt: skip
         return noisy
+
+
+def makes(seeds: Tensor, step: Tensor | int, count: int, dtype: torch.dtype) -> bool:
+    """Whether the loops make these numbers; ``seeds`` and ``step`` broadcast."""
+    steps = step.numel() if isinstance(step, Tensor) else 1
+    fitting = len(seeds) > 0 and count > 0 and (steps in (1, len(seeds)) or (len(seeds) == 1 and steps > 0))
+    known = dtype in (torch.float32, torch.float64) and seeds.device.type == "cpu"
+    return fitting and known and available()
 
 
 def normals(

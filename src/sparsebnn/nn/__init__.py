@@ -6,9 +6,10 @@
 from sparsebnn.nn.compaction import compact
 from sparsebnn.nn.conversion import convert
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
+from sparsebnn.nn.description import density
 from sparsebnn.nn.image_networks import lenet, resnet
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import InputSkip, bayesian_layers, density, initialize, mlp
+from sparsebnn.nn.networks import InputSkip, bayesian_layers, initialize, mlp
 from sparsebnn.nn.passes import collect_kl, forward_with_kl
 from sparsebnn.nn.quantization import quantize
 from sparsebnn.nn.sparse import SparseNetwork

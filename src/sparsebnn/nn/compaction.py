@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import invalid
 from sparsebnn.nn.convolutions import Conv1d, Conv2d
 from sparsebnn.nn.layers import BayesianLayer, Linear
-from sparsebnn.nn.networks import InputSkip, chain, check_unaltered
+from sparsebnn.nn.networks import InputSkip, chain, check_no_hooks
 from sparsebnn.posteriors.flow import FlowFamily
 
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
@@ -131,7 +131,7 @@ def _stages(network: nn.Module) -> tuple[list[nn.Module], list[_Stage]]:
     if not isinstance(network, nn.Sequential | InputSkip):
         advice = "Networks of mlp and lenet are."
         raise invalid("network", "compact", "a Sequential or InputSkip", type(network).__name__, advice)
-    check_unaltered(network, "compact")
+    check_no_hooks(network, "compact")
     first: list[nn.Module] = []
     stages: list[_Stage] = []
     for module in chain(network):

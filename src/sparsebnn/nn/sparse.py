@@ -25,7 +25,7 @@ from sparsebnn.nn.compaction import Take, compact
 from sparsebnn.nn.compiled import compiled_call
 from sparsebnn.nn.layers import BayesianLayer
 from sparsebnn.nn.lowering import lower
-from sparsebnn.nn.networks import InputSkip, SkipLayer, chain, check_unaltered, steps
+from sparsebnn.nn.networks import InputSkip, SkipLayer, chain, check_no_hooks, steps
 
 __all__ = ["METHODS", "SparseNetwork", "plain_network"]
 
@@ -44,7 +44,7 @@ def plain_network(network: nn.Module) -> nn.Sequential:
     if not isinstance(network, nn.Sequential | InputSkip):
         expected = "a Sequential or InputSkip"
         raise invalid("network", "SparseNetwork", expected, type(network).__name__)
-    check_unaltered(network, "SparseNetwork")
+    check_no_hooks(network, "SparseNetwork")
     return nn.Sequential(*(copy.deepcopy(module) for module in chain(network))).eval()
 
 

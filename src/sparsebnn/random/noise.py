@@ -113,10 +113,7 @@ def _bits(seeds: Tensor, stream: int, step: Tensor | int, count: int, index: Ten
 
 
 def _chunks(index: Tensor, seeds: Tensor) -> tuple[Tensor, ...]:
-    """Parts of an index whose hashes stay in the cache of a processor.
-
-    On a GPU, and while a compiler records the operations, the index stays whole.
-    """
+    """Parts of an index whose hashes fit into a cache; on a GPU, or while a compiler records, all of it."""
     whole = seeds.is_cuda or type(seeds) is not Tensor
     return index.split(max(1, len(index) if whole else _CHUNK // max(1, seeds.numel())))
 
@@ -136,14 +133,6 @@ def _has_kernel(seeds: Tensor, count: int, dtype: torch.dtype, eager: bool) -> b
     if not (seeds.is_cuda and dtype == torch.float32 and count > 0):
         return False
     return for_compiler() or ((eager or for_capture()) and kernels.works(seeds.device))
-
-
-def _has_loops(seeds: Tensor, step: Tensor | int, count: int, dtype: torch.dtype) -> bool:
-    """Whether compiled loops make the numbers: on a CPU with a compiler, in single and double precision."""
-    steps = step.numel() if isinstance(step, Tensor) else 1
-    fitting = len(seeds) > 0 and count > 0 and (steps in (1, len(seeds)) or (len(seeds) == 1 and steps > 0))
-    known = dtype in (torch.float32, torch.float64) and seeds.device.type == "cpu"
-    return fitting and known and training.available()
 
 
 def _by_kernel(seeds: Tensor, stream: int, step: Tensor | int, count: int, normal: bool) -> Tensor:
@@ -173,7 +162,7 @@ def normals(
     """
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, True)
-    if fused and _has_loops(seeds, step, count, dtype):
+    if fused and training.makes(seeds, step, count, dtype):
         return training.normals(seeds, stream, step, count, dtype)
     cosines, sines = [], []
     for index in _chunks(torch.arange((count + 1) // 2, device=seeds.device), seeds):
@@ -200,7 +189,7 @@ def part_of_normals(
     """
     if _has_kernel(seeds, part.length, dtype, False):
         return normals(seeds, stream, step, part.length, dtype).index_select(-1, part.places)
-    if fused and dtype == torch.float32 and _has_loops(seeds, step, len(part.places), dtype):
+    if fused and dtype == torch.float32 and training.makes(seeds, step, len(part.places), dtype):
         return training.normals_at(seeds, stream, int(step), part.pairs, len(part.places))
     found = []
     for turn, hashes in ((torch.cos, part.hashes[: part.firsts]), (torch.sin, part.hashes[part.firsts :])):
@@ -235,7 +224,7 @@ def logistics(
     """``(K, count)`` standard logistic numbers: the logit of a uniform one."""
     if _has_kernel(seeds, count, dtype, eager):
         return _by_kernel(seeds, stream, step, count, False)
-    if fused and _has_loops(seeds, step, count, dtype):
+    if fused and training.makes(seeds, step, count, dtype):
         return training.logistics(seeds, stream, step, count, dtype)
     half = (count + 1) // 2
     bits = _bits(seeds, stream, step, half)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sparsebnn.io import storage
 from sparsebnn.io.files import atomic_write, locked
-from sparsebnn.nn.networks import described
+from sparsebnn.nn.description import described
 from sparsebnn.training.batches import Batches
 
 if TYPE_CHECKING:
