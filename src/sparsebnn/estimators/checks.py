@@ -169,7 +169,7 @@ def checked_labels(y: Any) -> np.ndarray:
 
 
 def notes_on_order(y: Any, classes: np.ndarray) -> list[str]:
-    """A note on the order of ordered classes that are text; an order that ``y`` itself has must be sorted."""
+    """A note that names the order of text classes. An order declared by ``y`` must be the sorted one."""
     declared = getattr(y, "cat", y)
     if getattr(declared, "ordered", False):
         order = [c for c in declared.categories.tolist() if c in set(classes.tolist())]

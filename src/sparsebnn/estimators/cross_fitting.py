@@ -103,10 +103,10 @@ def copies(x: np.ndarray, y: Tensor) -> np.ndarray | None:
 
 
 def repeated(x: np.ndarray, y: Tensor, weight: np.ndarray) -> np.ndarray | None:
-    """The numbers of the rows, each as often as its weight says; None where that is not needed.
+    """Row numbers, each repeated as often as its weight says; None if the rows need no repetition.
 
-    Where rows stand for many (whole weights, equal inputs with different targets), leaving out one would hide
-    a target from networks that see all others. Repeated rows are left out one by one.
+    In a table of counts (whole weights, equal inputs with different targets), leaving out a row would leave
+    out a whole cell. Repeated rows are left out one by one.
     """
     if weight.max() <= 1.0 or (weight != np.round(weight)).any():
         return None

@@ -50,9 +50,9 @@ class Likelihood(nn.Module):
         return weight * self.nll(outputs, y)
 
     def weighted_slope(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-        """``weighted_nll`` and its gradient by the outputs; None: to be differentiated automatically.
+        """``weighted_nll`` and its gradient with respect to the outputs; None to use automatic derivatives.
 
-        For likelihoods without parameters, whose gradient in closed form saves time in training.
+        Only for likelihoods without parameters. A gradient in closed form saves time in training.
         """
         return None
 

@@ -65,7 +65,7 @@ class Categorical(ClassLikelihood):
 
 
 def _log_softmax(outputs: Tensor) -> Tensor:
-    """Log probabilities of the classes. Over few, a CPU is several times faster along another axis."""
+    """Log probabilities of the classes. On a CPU, a softmax over few is faster along another axis."""
     if outputs.is_cuda or outputs.dim() < 2 or outputs.shape[-1] > _FEW_CLASSES:
         return F.log_softmax(outputs, -1)
     return F.log_softmax(outputs.mT, -2).mT

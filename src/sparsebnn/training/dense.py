@@ -10,8 +10,8 @@ layer and d the gradient of its outputs :math:`h = M z + b + \sqrt{v}\,\varepsil
 
 and the chain rule through the moments :math:`M = \tilde\alpha\tilde\mu`,
 :math:`V = \tilde\alpha(\tilde\sigma^2 + (1 - \tilde\alpha)\tilde\mu^2)` and the KL is elementwise: PyTorch
-(:class:`Eager`) or compiled loops (:mod:`sparsebnn.kernels.training`) do it. Likelihoods that do not know
-their gradient are differentiated automatically.
+(:class:`Eager`) or compiled loops (:mod:`sparsebnn.kernels.training`) do it. A likelihood without a gradient
+in closed form is differentiated automatically.
 """
 
 from __future__ import annotations
