@@ -46,8 +46,8 @@ HELD_OUT, VALIDATION_SEED = 5000, 100
 _SHUFFLE = 17  # which training rows are held out
 _AUGMENT = (Crop(4), Flip())
 _REST = 0.5  # the share of the epochs from the free posterior to the sparse network
-# From the weights of the plain network: so many more epochs, some of them free, at a lower rate.
-_MORE, _FREE, _TUNED = 0.4, 0.3, 1e-3
+# From the plain network, pruned or Bayesian: so many more epochs, of the Bayesian ones some without a cut.
+_MORE, _FREE = 0.4, 0.3
 _REFIT = 0.4  # the share of these with a fixed structure, if the density comes down step by step
 # All weights begin alike: in short trainings a spread of starts would choose among them.
 _START = Initial(inclusion_logit=Normal(3.0, 0.1))
@@ -67,6 +67,9 @@ class Posterior:
     logit_rate: float = 3e-2
     refit_factor: float = 1.0
     gradual: bool = False
+    # From the weights of a plain network: rates of means and of raw standard deviations.
+    tuned_rate: float = 1e-3
+    tuned_std_rate: float = 1e-3
 
 
 CANDIDATES = {
@@ -90,6 +93,14 @@ CANDIDATES = {
         Posterior(temperature=3e-2, rate=1e-2),
     ),
 }
+TUNED = (
+    Posterior(temperature=3e-3),
+    Posterior(temperature=3e-3, tuned_std_rate=3e-2),
+    Posterior(temperature=1e-2, tuned_std_rate=3e-2),
+    Posterior(temperature=3e-3, tuned_rate=3e-4, tuned_std_rate=3e-2),
+    Posterior(temperature=1e-3, tuned_std_rate=3e-2),
+    Posterior(temperature=3e-3, tuned_rate=3e-3, tuned_std_rate=3e-2),
+)
 # By depth. For 18, validation rows gave 1e-2 the lower calibration error and 1e-3 the lower NLL.
 CHOSEN = {18: Posterior(temperature=3e-3), 20: Posterior(temperature=3e-2)}
 
@@ -180,8 +191,13 @@ def _rounding(device: str, autocast: str | None) -> Any:
     )
 
 
-def rows_of(bench: Bench, seed: int, done: Callable[[str, float | None], bool]) -> Iterator[dict[str, Any]]:
-    """The rows of one seed that are not done yet, as they come; a row is known by method and density."""
+def rows_of(
+    bench: Bench, seed: int, done: Callable[[str, float | None], bool], plain: Run | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of one seed that are not done yet, as they come; a row is known by method and density.
+
+    ``plain`` is the plain network of this seed, if it is trained already.
+    """
     spec, options = bench.spec, bench.options(seed)
 
     def wanted(method: str, target: float | None = None) -> bool:
@@ -199,15 +215,11 @@ def rows_of(bench: Bench, seed: int, done: Callable[[str, float | None], bool]) 
     cuts = [target for target in spec.densities if wanted("pruned", target)]
     tuned = [target for target in spec.densities if wanted("lrt from plain", target)]
     if wanted("plain") or cuts or tuned:
-        torch.manual_seed(seed)
-        # A weight decay of 5e-4 on the mean loss is a normal prior of this width.
-        network = Deterministic(PlainResNet(spec.depth), prior_std=(5e-4 * len(bench.rows[0])) ** -0.5)
-        given = bench.momentum(spec.epochs)
-        plain = bench.timed("plain", lambda: train(network, bench.rows, settings=given, **options))
+        plain = _plain(bench, seed) if plain is None else plain
         if wanted("plain"):
             yield row("plain", plain, None, "average", 1)
         for target in cuts:
-            after = bench.momentum(max(1, spec.epochs // 5))
+            after = bench.momentum(max(2, round(_MORE * spec.epochs)))
             others = {name: value for name, value in options.items() if name != "seed"}
             others |= {"settings": after, "seeds": [seed]}
 
@@ -226,6 +238,14 @@ def rows_of(bench: Bench, seed: int, done: Callable[[str, float | None], bool]) 
         yield from _sparse(bench, targets, options, row, not done("lrt, free", None))
 
 
+def _plain(bench: Bench, seed: int) -> Run:
+    torch.manual_seed(seed)
+    # A weight decay of 5e-4 on the mean loss is a normal prior of this width.
+    network = Deterministic(PlainResNet(bench.spec.depth), prior_std=(5e-4 * len(bench.rows[0])) ** -0.5)
+    given = {"settings": bench.momentum(bench.spec.epochs), **bench.options(seed)}
+    return bench.timed("plain", lambda: train(network, bench.rows, **given))
+
+
 def _tuned(
     bench: Bench, plain: Any, targets: Sequence[float], options: dict[str, Any], row: Any
 ) -> Iterator[dict[str, Any]]:
@@ -235,7 +255,10 @@ def _tuned(
     for target in targets:
         prior = SpikeSlabPrior(0.1, std=bench.spec.posterior.slab_std)
         network = convert(plain.weights.module, pretrained=True, prior=prior, initial=_START)
-        settings = replace(bench.adam(epochs, refit=1.0 - free / epochs), learning_rate=_TUNED)
+        chosen = bench.spec.posterior
+        rates = {"inclusion_logit": chosen.logit_rate, "raw_std": chosen.tuned_std_rate}
+        settings = bench.adam(epochs, refit=1.0 - free / epochs, learning_rates=rates)
+        settings = replace(settings, learning_rate=chosen.tuned_rate)
         given = {"settings": settings, "start": "given", "callbacks": [CutAtRefit(target)], **options}
 
         def tune(network: Any = network, given: dict[str, Any] = given) -> Run:
@@ -280,12 +303,12 @@ def held_out(x: Tensor, y: Tensor, count: int) -> tuple[tuple[Tensor, Tensor], t
     return (x[rest], y[rest]), (x[out], y[out])
 
 
-def _validated(bench: Bench, candidates: Sequence[Posterior], path: Path) -> None:
-    """A plain network, and for every candidate the way to the first density."""
-    plain = Posterior()
-    for methods, posterior in [(("plain",), plain), *((("lrt",), each) for each in candidates)]:
-        spec = replace(bench.spec, methods=methods, posterior=posterior)
-        for made in rows_of(replace(bench, spec=spec), VALIDATION_SEED, lambda *_: False):
+def _validated(bench: Bench, candidates: Sequence[tuple[str, Posterior]], path: Path) -> None:
+    """A plain network, and for every candidate's method and settings the way to the first density."""
+    plain = _plain(bench, VALIDATION_SEED)
+    for method, posterior in [("plain", Posterior()), ("pruned", Posterior()), *candidates]:
+        spec = replace(bench.spec, methods=(method,), posterior=posterior)
+        for made in rows_of(replace(bench, spec=spec), VALIDATION_SEED, lambda *_: False, plain):
             append_rows(path, [made])
             print(_short(made) | asdict(posterior), flush=True)
 
@@ -357,7 +380,9 @@ def _measure(given: argparse.Namespace, study: Study) -> None:
         bench = Bench(spec, rows, held, device, mode, until)
         if given.validate:
             bench.spec = replace(spec, densities=spec.densities[:1], corruptions=())
-            _validated(bench, CANDIDATES.get(depth, (Posterior(),)), study.folder / "validation.jsonl")
+            tried = {"lrt": CANDIDATES.get(depth, (Posterior(),)), "lrt from plain": TUNED}
+            listed = [(name, each) for name in tried if name in given.methods for each in tried[name]]
+            _validated(bench, listed, study.folder / "validation.jsonl")
             continue
         for seed in range(given.seed, given.seed + (1 if given.quick else given.seeds)):
             known = [row for row in read_rows(study.folder / "rows.jsonl") if _same(row, spec, seed)]

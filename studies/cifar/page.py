@@ -53,8 +53,11 @@ def candidate_table(rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         line = [f"ResNet-{row['depth']}, {row['epochs']} epochs", row["method"]]
-        cells = [f"{row['temperature']:g}", f"{row['slab_std']:g}", f"{row['rate']:g}, {row['logit_rate']:g}"]
+        rates = [row["rate"], row["logit_rate"]]
+        if row["method"] == "lrt from plain":
+            rates = [row["tuned_rate"], row["logit_rate"], row["tuned_std_rate"]]
+        cells = [f"{row['temperature']:g}", f"{row['slab_std']:g}", ", ".join(f"{r:g}" for r in rates)]
         cells += [f"{row['refit_factor']:g}", "step by step" if row["gradual"] else "at once"]
-        line += [""] * len(cells) if row["method"] == "plain" else cells
+        line += [""] * len(cells) if row["method"] in ("plain", "pruned") else cells
         body.append([*line, f"{100 * row['accuracy']:.2f}", f"{row['nll']:.3f}", f"{100 * row['ece']:.2f}"])
     return _lines(head, body)
