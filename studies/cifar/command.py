@@ -30,6 +30,7 @@ from sparsebnn.init import Initial, Normal
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn import convert, density, resnet
 from sparsebnn.nn.image_networks import PlainResNet
+from sparsebnn.nn.networks import bayesian_layers
 from sparsebnn.posteriors import GaussianPrior, SpikeSlabPrior
 from sparsebnn.training import Cosine, CutAtRefit, Run, Settings, Warmup, train
 from sparsebnn.training.augmentation import Crop, Flip
@@ -46,8 +47,7 @@ HELD_OUT, VALIDATION_SEED = 5000, 100
 _SHUFFLE = 17  # which training rows are held out
 _AUGMENT = (Crop(4), Flip())
 _REST = 0.5  # the share of the epochs from the free posterior to the sparse network
-# From the plain network, pruned or Bayesian: so many more epochs, of the Bayesian ones some without a cut.
-_MORE, _FREE = 0.4, 0.3
+_MORE = 0.4  # so many more epochs from the plain network on, pruned or Bayesian
 _REFIT = 0.4  # the share of these with a fixed structure, if the density comes down step by step
 # All weights begin alike: in short trainings a spread of starts would choose among them.
 _START = Initial(inclusion_logit=Normal(3.0, 0.1))
@@ -67,9 +67,11 @@ class Posterior:
     logit_rate: float = 3e-2
     refit_factor: float = 1.0
     gradual: bool = False
-    # From the weights of a plain network: rates of means and of raw standard deviations.
+    # From the weights of a plain network: rates of means and of raw standard deviations, and the share of the
+    # epochs before the cut.
     tuned_rate: float = 1e-3
     tuned_std_rate: float = 1e-3
+    tuned_free: float = 0.12
 
 
 CANDIDATES = {
@@ -93,13 +95,15 @@ CANDIDATES = {
         Posterior(temperature=3e-2, rate=1e-2),
     ),
 }
+# A slab of 0.011 at a temperature of 0.003 pulls on weights as the plain network's weight decay does.
 TUNED = (
     Posterior(temperature=3e-3),
-    Posterior(temperature=3e-3, tuned_std_rate=3e-2),
-    Posterior(temperature=1e-2, tuned_std_rate=3e-2),
-    Posterior(temperature=3e-3, tuned_rate=3e-4, tuned_std_rate=3e-2),
-    Posterior(temperature=1e-3, tuned_std_rate=3e-2),
-    Posterior(temperature=3e-3, tuned_rate=3e-3, tuned_std_rate=3e-2),
+    Posterior(temperature=3e-3, slab_std=0.011),
+    Posterior(temperature=3e-3, slab_std=0.011, tuned_rate=3e-3),
+    Posterior(temperature=1e-3, slab_std=0.0065),
+    Posterior(temperature=1e-2, slab_std=0.02),
+    Posterior(temperature=3e-3, slab_std=0.011, tuned_std_rate=1e-2),
+    Posterior(temperature=3e-3, slab_std=0.011, tuned_free=0.3),
 )
 # By depth. For 18, validation rows gave 1e-2 the lower calibration error and 1e-3 the lower NLL.
 CHOSEN = {18: Posterior(temperature=3e-3), 20: Posterior(temperature=3e-2)}
@@ -251,11 +255,12 @@ def _tuned(
 ) -> Iterator[dict[str, Any]]:
     """From the weights of a plain network to every target density."""
     epochs = max(2, round(_MORE * bench.spec.epochs))
-    free = max(1, round(_FREE * epochs))
+    chosen = bench.spec.posterior
+    free = max(1, round(chosen.tuned_free * epochs))
     for target in targets:
-        prior = SpikeSlabPrior(0.1, std=bench.spec.posterior.slab_std)
+        prior = SpikeSlabPrior(0.1, std=chosen.slab_std)
         network = convert(plain.weights.module, pretrained=True, prior=prior, initial=_START)
-        chosen = bench.spec.posterior
+        _include_large(network, target)
         rates = {"inclusion_logit": chosen.logit_rate, "raw_std": chosen.tuned_std_rate}
         settings = bench.adam(epochs, refit=1.0 - free / epochs, learning_rates=rates)
         settings = replace(settings, learning_rate=chosen.tuned_rate)
@@ -265,6 +270,16 @@ def _tuned(
             return train(network, bench.rows, **given)
 
         yield row("lrt from plain", bench.timed("lrt from plain", tune), target, "median", bench.spec.n_draws)
+
+
+@torch.no_grad()
+def _include_large(network: Any, share: float) -> None:
+    """Start the inclusions by the sizes of the weights, all layers together, around those of that share."""
+    families: list[Any] = [layer.weights for _, layer in bayesian_layers(network)]
+    sizes = torch.cat([family.mean.abs().flatten() for family in families])
+    least = torch.kthvalue(sizes, max(1, round((1.0 - share) * len(sizes)))).values
+    for family in families:
+        family.inclusion_logit.copy_((3.0 + 2.0 * (family.mean.abs() / least).log()).clamp(-3.0, 6.0))
 
 
 def _sparse(

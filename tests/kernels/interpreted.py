@@ -17,10 +17,10 @@ from sparsebnn.kernels import convolution as conv
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.nn.networks import mlp
 from sparsebnn.posteriors import EmpiricalPrior, Gaussian, SpikeSlab
+from sparsebnn.posteriors import flows as flow_steps
 from sparsebnn.random import noise as counter
 from sparsebnn.training.batches import Batch
 from sparsebnn.training.captured import Adam, CapturedDense
-from sparsebnn.training.dense import DenseGradients
 from sparsebnn.training.objective import Objective, Replicates
 from sparsebnn.training.optimizers import BETAS, EPS, adam, corrected
 
@@ -186,7 +186,11 @@ def dense() -> None:
     """Steps of dense networks: loss and gradients, and Adam's step with them; one replicate has stopped."""
     torch.set_float32_matmul_precision("highest")
     learned = EmpiricalPrior(0.2, learn_inclusion=True)
-    for options in ({}, {"input_skip": True}, {"family": "gaussian"}, {"input_skip": True, "prior": learned}):
+    flow_steps._WORTH_FOLDING = 0
+    flow = {"family": "flow", "family_options": {"hidden": (13, 6)}}
+    mnf = {"family": "mnf", "family_options": {"hidden": (7,), "length": 1}}
+    skip = {"input_skip": True}
+    for options in ({}, skip, {"family": "gaussian"}, {**skip, "prior": learned}, flow, mnf, flow | skip):
         objective = Objective(mlp([20, 33, 18, 3], **options), Categorical(3), 500)
         replicates = Replicates(objective, [1, 2], torch.device("cpu"))
         x, y, weight = torch.randn(2, 70, 20), torch.randint(0, 3, (2, 70)), torch.rand(2, 70)
@@ -196,8 +200,8 @@ def dense() -> None:
         state = replicates.tensors()
         for kind in ("first", "second"):
             state[kind] = {n: 0.01 * torch.rand_like(p) for n, p in state["trained"].items()}
-        ours, twin = CapturedDense.of(replicates.objective), DenseGradients.of(replicates.objective)
-        (found, parts), (expected, loss) = ours(state, *given), twin(state, *given)
+        ours = CapturedDense.of(replicates.objective)
+        (found, parts), (expected, loss) = ours(state, *given), replicates.gradients(state, *given)
         for one, other in zip(parts, loss):
             _same("loss", one, other)
         for name, gradient in expected.items():
@@ -208,7 +212,9 @@ def dense() -> None:
         kinds = "trained", "first", "second"
         copies = [{n: t.clone() for n, t in state[kind].items()} for kind in kinds]
         adam(copies[0], expected, *copies[1:], rates, group_of, root, alive)
-        ours.forward(state, *given)[1](Adam(rates, root, alive, group_of))
+        batch, beta, noise_of_step = given
+        begun = ours.begin(state, lambda noise_of_step=noise_of_step: noise_of_step, 70)
+        ours.forward(state, batch, beta, begun)[1](Adam(rates, root, alive, group_of), None)
         for kind, copy in zip(kinds, copies):
             for name, values in copy.items():
                 _same(f"{kind}, {name}", state[kind][name], values)

@@ -78,9 +78,10 @@ def flows(k: int) -> None:
     triton_contraction.column_sums(torch.empty(k, 400, 784), torch.empty(k, 400), 16)
 
 
-def dense(k: int) -> None:
+def dense(k: int, family: str) -> None:
     """Three dense layers of the paper's sizes."""
-    replicates = Replicates(Objective(mlp([784, 400, 600, 10]), Categorical(10), 60_000), range(k), CPU)
+    network = mlp([784, 400, 600, 10], family=family)
+    replicates = Replicates(Objective(network, Categorical(10), 60_000), range(k), CPU)
     state, x = replicates.tensors(), torch.zeros(k, 100, 784)
     replicates.measure(x[0])
     for kind in ("first", "second"):
@@ -88,9 +89,10 @@ def dense(k: int) -> None:
     batch = Batch(x, torch.zeros(k, 100, dtype=torch.int64), torch.ones(k, 100), torch.tensor(100.0))
     noise = torch.zeros(k, replicates.size.normal), torch.empty(k, 0)
     one = torch.ones(1, k)
-    back = CapturedDense.of(replicates.objective).forward(state, batch, one[0], noise)[1]
-    back(None)
-    back(Adam(one, one[0], one[0] > 0, dict.fromkeys(state["trained"], 0)))
+    captured = CapturedDense.of(replicates.objective)
+    back = captured.forward(state, batch, one[0], captured.begin(state, lambda: noise, 100))[1]
+    back(None, None)
+    back(Adam(one, one[0], one[0] > 0, dict.fromkeys(state["trained"], 0)), None)
 
 
 def main() -> None:
@@ -104,7 +106,8 @@ def main() -> None:
         for both in (False, True):
             convolutions(replicates, both)
         flows(replicates)
-        dense(replicates)
+        for family in ("spike_slab", "flow", "mnf"):
+            dense(replicates, family)
         w, one, prior = torch.empty(replicates, 400, 784), torch.empty(replicates), torch.empty(replicates, 3)
         for logit in (w, torch.empty(replicates, 0)):
             triton_spike_slab.forward(w, w, logit, prior)

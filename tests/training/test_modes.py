@@ -185,6 +185,9 @@ WRITTEN_OUT = {
     "clipped": ({}, {"clip_norm": 1.0}),
     "SGD": ({}, {"optimizer": "sgd", "learning_rate": 1e-3}),
     "averaged": ({}, {"average": 0.9}),
+    "flow": ({"family": "flow"}, {}),
+    "flow, clipped": ({"family": "flow"}, {"clip_norm": 1.0}),
+    "mnf": ({"family": "mnf", "input_skip": True}, {}),
 }
 
 

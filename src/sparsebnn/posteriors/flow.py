@@ -114,6 +114,14 @@ class FlowFamily(Family):
     def per_example(self) -> bool:
         return self.z_per == "example"
 
+    @property
+    def folded(self) -> bool:
+        """Whether the kernels of captured steps know it: the paper's form, with folded networks."""
+        usual = (self.auxiliary, self.squash, self.z_per, self.z_axis) == ("moments", "hardtanh", "batch", 1)
+        steps = [*self.q_flow.steps, *self.r_flow.steps]
+        layers = [layer for step in steps for layer in getattr(step, "layers", [None])]
+        return usual and bool(steps) and all(type(layer) is FoldedLinear for layer in layers)
+
     def reset_parameters(self) -> None:
         self.conditional.reset_parameters()
         fill(self.z0_mean, self.initial.z0_mean)

@@ -2,7 +2,7 @@
 
 Between products of matrices, one kernel makes the moments of a layer's weights, one its outputs, one their
 gradients; the last one goes from gradients of moments to those of parameters and takes Adam's step.
-What is limited by memory (moments, parameters) runs in a stream beside what is limited by latency.
+What is limited by memory (moments, parameters) runs in streams beside what is limited by latency.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsebnn.kernels.training import Weights, single_priors
+from sparsebnn.kernels.training import single_priors
 from sparsebnn.likelihoods import Categorical
+from sparsebnn.posteriors.flow import FlowFamily
 from sparsebnn.training.batches import Batch
-from sparsebnn.training.dense import DenseGradients, State
-from sparsebnn.training.objective import Parts
+from sparsebnn.training.dense import DenseGradients, PlacedLayer, State
+from sparsebnn.training.objective import Objective, Parts
 from sparsebnn.training.optimizers import BETAS, EPS, average, corrected, count_step, mark_stopped
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 1024  # as many fit into a tile of the kernel
 
-__all__ = ["CapturedDense", "joined_step"]
+__all__ = ["Adam", "CapturedDense", "Goal", "MeanField", "joined_step"]
 
 
 class Adam(NamedTuple):
@@ -37,16 +38,24 @@ class Adam(NamedTuple):
     group_of: Mapping[str, int]
 
 
-class _Saved(NamedTuple):
-    """What the backward pass needs of a layer."""
+class Goal:
+    """Where kernels put gradients: into Adam's step, or without ``adam`` into ``found`` by name."""
 
-    mean: Tensor
-    var: Tensor
-    prior: Tensor
-    z: Tensor
-    square: Tensor
-    std: Tensor
-    noise_at: int
+    constants = (*BETAS, EPS)
+
+    def __init__(self, state: State, adam: Adam | None) -> None:
+        self.state, self.adam = state, adam
+        self.found: dict[str, Tensor] = {}
+
+    def of(self, names: Sequence[str], held: Sequence[Tensor]) -> tuple[Any, Any, Any]:
+        """For parameters: where first and second moments go, and Adam's rates, root, alive and groups."""
+        if self.adam is None:
+            made = [torch.empty_like(p) for p in held]
+            self.found |= dict(zip(names, made))
+            return made, made, None
+        first, second = ([self.state[kind][name] for name in names] for kind in ("first", "second"))
+        rates, root, alive, group_of = self.adam
+        return first, second, (rates, root, alive, [group_of[name] for name in names])
 
 
 class Beside:
@@ -64,13 +73,90 @@ class Beside:
             return function(*given), self.stream.record_event()
 
     def join(self, event: Any = None) -> None:
+        """Let the current stream wait for this one, or for an event of it."""
         if self.stream is not None:
             current = torch.cuda.current_stream()
             current.wait_stream(self.stream) if event is None else current.wait_event(event)
 
 
+class MeanField:
+    """Independent weights of a layer: their moments, their KL, and Adam's step."""
+
+    def __init__(self, placed: PlacedLayer) -> None:
+        self.placed = placed
+
+    @property
+    def noise(self) -> int:
+        """How many numbers of the noise come before those of the outputs."""
+        return 0
+
+    def moments(self, state: State, noise: Tensor, at: int) -> tuple[Tensor, ...]:
+        """Mean and variance of weights, sums for their KL, and what is to be known later."""
+        from sparsebnn.kernels import triton_dense as kernels
+
+        w, _ = self.placed.parts(state)
+        return kernels.moments(w.mean, w.raw_std, w.logit, w.prior_mean)
+
+    def divergence(
+        self, state: State, made: Sequence[Tensor], noise: Tensor, at: int, share: Tensor
+    ) -> tuple[Tensor, Tensor, Any]:
+        """The priors of a layer as they have learned, the KL, and what is to be known later."""
+        from sparsebnn.kernels import triton_dense as kernels
+
+        weights, biases = self.placed.parts(state)
+        inclusion = weights.prior_std if weights.prior_inclusion is None else weights.prior_inclusion
+        of_weights = weights.prior_mean, weights.prior_std, inclusion
+        of_biases = (biases.mean, biases.raw_std), (biases.prior_mean, biases.prior_std)
+        given = weights.mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
+        return *kernels.prior(made[2], *given), None
+
+    def held(self, part: str, state: State) -> tuple[list[Tensor], list[str]]:
+        """The parameters of weights or biases, and their names."""
+        w = self.placed.parts(state)[part == "biases"]
+        tensors = [p for p in (w.mean, w.raw_std, w.logit) if p is not None]
+        return tensors, list(self.placed.named(part, tensors))
+
+    def move(
+        self, goal: Goal, saved: Saved, by_moments: tuple[Tensor, Tensor], share: Tensor, noise: Tensor
+    ) -> list[Tensor]:
+        """Take the step of the weights; the result must be kept until the streams have joined."""
+        from sparsebnn.kernels import triton_dense as kernels
+
+        held, names = self.held("weights", goal.state)
+        to = goal.of(names, held)
+        kernels.parameters(*by_moments, held, saved.prior, share, *to, goal.constants)
+        return []
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs of a layer."""
+
+    made: Sequence[Tensor]
+    prior: Tensor
+    known: Any
+    z: Tensor
+    square: Tensor
+    std: Tensor
+    noise_at: int
+
+
+class Begun(NamedTuple):
+    """What does not depend on the batch: noise, moments of layers with an event, where their noise begins."""
+
+    noise: tuple[Tensor, Tensor]
+    made: list[tuple[tuple[Tensor, ...], Any]]
+    at: list[int]
+
+
 class CapturedDense(DenseGradients):
     """Gradients and parts of the loss, as its parent's; and the step of Adam in the same pass."""
+
+    flows = True
+
+    def __init__(self, objective: Objective, layers: list[Any], skip: bool, fused: bool) -> None:
+        super().__init__(objective, layers, skip, fused)
+        self.weights = [_strategy(placed) for placed in self.layers]
+        self.streams: list[Beside] = []
 
     def fits(self, state: State, batch: Batch) -> bool:
         parts = [part for layer in self.layers for part in layer.parts(state)]
@@ -80,145 +166,165 @@ class CapturedDense(DenseGradients):
     def __call__(
         self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Parts]:
-        parts, back = self.forward(state, batch, beta, noise)
-        found = back(None)
-        return {name: found[name] for name in state["trained"]}, parts
+        begun = self.begin(state, lambda: noise, len(batch.weight[0]))
+        parts_of, back = self.forward(state, batch, beta, begun)
+        found = back(None, None)
+        return {name: found[name] for name in state["trained"]}, parts_of()
+
+    @torch.no_grad()
+    def begin(self, state: State, noise: Callable[[], tuple[Tensor, Tensor]], rows: int) -> Begun:
+        """Make noise, and moments beside it; those of flows need noise themselves."""
+        cuda = state["trained"][next(iter(state["trained"]))].is_cuda
+        self.streams = [Beside(cuda) for _ in self.layers]
+        plain = not any(weights.noise for weights in self.weights)
+        at, place = [], 0
+        for placed, weights in zip(self.layers, self.weights):
+            at.append(place)
+            place += weights.noise + rows * placed.layer.out_features
+        made = self._moments(state, self._none, at) if plain else []
+        normal, logistic = noise()
+        normal = normal.contiguous()
+        made = made or self._moments(state, normal, at)
+        return Begun((normal, logistic), made, at)
+
+    _none = torch.empty(0)
+
+    def _moments(self, state: State, normal: Tensor, at: Sequence[int]) -> list[Any]:
+        rooms = zip(self.streams, self.weights, at)
+        return [stream.run(weights.moments, state, normal, place) for stream, weights, place in rooms]
 
     @torch.no_grad()
     def forward(
-        self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
-    ) -> tuple[Parts, Callable[[Adam | None], dict[str, Tensor]]]:
-        """The loss, and the backward pass: it takes Adam's step and returns the other gradients, or all."""
+        self, state: State, batch: Batch, beta: Tensor, begun: Begun
+    ) -> tuple[Callable[[], Parts], Callable[[Adam | None, Any], dict[str, Tensor]]]:
+        """Functions that make the parts of the loss, and that take Adam's step.
+
+        Without Adam the latter returns all gradients, otherwise those that are left. It takes an event, too,
+        which tells when Adam's step may begin.
+        """
         from sparsebnn.kernels import triton_dense as kernels
 
-        x, normal = batch.x.contiguous(), noise[0].contiguous()
+        x, normal = batch.x.contiguous(), begun.noise[0]
         least = torch.finfo(x.dtype).tiny ** 0.75
-        parts = [layer.parts(state) for layer in self.layers]
-        beside, second = Beside(x.is_cuda), Beside(x.is_cuda)
-        made = [beside.run(_moments, weights) for weights, _ in parts]
-        priors = [beside.run(_prior, sums, *of)[0] for ((_, _, sums), _), of in zip(made, parts)]
-        saved: list[_Saved] = []
-        z, square, at = x, x * x, 0
-        for n, (_, biases) in enumerate(parts):
-            (mean, var, _), ready = made[n]
-            beside.join(ready)
-            std, _ = second.run(torch.bmm, square, var.mT)
-            outputs = torch.bmm(z, mean.mT)
+        share = (batch.rows / self.objective.n_data * beta).contiguous()
+        rooms = zip(self.streams, self.weights, begun.made, begun.at)
+        of_kl = [s.run(w.divergence, state, made, normal, at, share)[0] for s, w, (made, _), at in rooms]
+        saved: list[Saved] = []
+        second = Beside(x.is_cuda)
+        z, square = x, x * x
+        for n, (made, ready) in enumerate(begun.made):
+            self.streams[n].join(ready)
+            std, _ = second.run(torch.bmm, square, made[1].mT)
+            outputs = torch.bmm(z, made[0].mT)
             second.join()
-            bias, last = (biases.mean, biases.raw_std), n == len(parts) - 1
+            biases, last = self.layers[n].parts(state)[1], n == len(begun.made) - 1
+            bias, at = (biases.mean, biases.raw_std), begun.at[n] + self.weights[n].noise
             squares = kernels.outputs(outputs, std, bias, normal, at, least, last)
-            saved.append(_Saved(mean, var, priors[n][0], z, square, std, at))
-            at += outputs[0].numel()
+            saved.append(Saved(made, of_kl[n][0], of_kl[n][2], z, square, std, at))
             z, square = outputs, outputs if squares is None else squares
             if self.skip and not last:
                 z, square = torch.cat([z, x], -1), torch.cat([square, saved[0].square], -1)
-        beside.join()
+        others: dict[str, Tensor] = {}
         if type(self.objective.likelihood) is Categorical and z.shape[2] <= _CLASSES:
             slope, nll = kernels.classes(z, batch.y.contiguous(), batch.weight.contiguous())
-            others: dict[str, Tensor] = {}
         else:
             slope, nll, others = self._likelihood(state, batch, z)
-        share = (batch.rows / self.objective.n_data * beta).contiguous()
-        by_layer = torch.stack([kl for _, kl in priors], dim=1)
-        kl = by_layer.sum(1)
 
-        def back(adam: Adam | None) -> dict[str, Tensor]:
-            return others | self._back(state, saved, slope.contiguous(), share, normal, adam, least**0.5)
+        def parts_of() -> Parts:
+            for stream in self.streams:
+                stream.join()
+            by_layer = torch.stack([kl for _, kl, _ in of_kl], dim=1)
+            total, kl = nll.sum(1) if nll.dim() == 2 else nll, by_layer.sum(1)
+            return Parts(total + share * kl, total, kl, by_layer)
 
-        return Parts(nll + share * kl, nll, kl, by_layer), back
+        def back(adam: Adam | None, allowed: Any) -> dict[str, Tensor]:
+            goal = Goal(state, adam)
+            self._back(goal, saved, slope.contiguous(), share, normal, least**0.5, allowed)
+            return others | goal.found
+
+        return parts_of, back
 
     @torch.no_grad()
     def _back(
         self,
-        state: State,
-        saved: Sequence[_Saved],
+        goal: Goal,
+        saved: Sequence[Saved],
         slope: Tensor,
         share: Tensor,
         normal: Tensor,
-        adam: Adam | None,
         least: float,
-    ) -> dict[str, Tensor]:
+        allowed: Any,
+    ) -> None:
         from sparsebnn.kernels import triton_dense as kernels
 
-        found: dict[str, Tensor] = {}
-        beside, second = Beside(slope.is_cuda), Beside(slope.is_cuda)
+        second = Beside(slope.is_cuda)
         kept: list[Any] = []
         by_var = above = None
         for n in reversed(range(len(saved))):
             of_layer = saved[n]
             noisy = kernels.slopes(slope, by_var, above, of_layer.std, normal, of_layer.noise_at, least)
-            beside.run(self._move, n, state, of_layer, (slope, noisy), share, adam, found)
+            self.streams[n].run(self._move, n, goal, of_layer, (slope, noisy), share, normal, allowed, kept)
             kept += [slope, noisy, by_var]
             if n > 0:
                 width, above = saved[n - 1].std.shape[2], of_layer.z
-                by_var, _ = second.run(torch.bmm, noisy, of_layer.var[..., :width])
-                slope = torch.bmm(slope, of_layer.mean[..., :width])
+                by_var, _ = second.run(torch.bmm, noisy, of_layer.made[1][..., :width])
+                slope = torch.bmm(slope, of_layer.made[0][..., :width])
                 second.join()
-        beside.join()
-        return found
+        for stream in self.streams:
+            stream.join()
 
     def _move(
         self,
         n: int,
-        state: State,
-        of_layer: _Saved,
+        goal: Goal,
+        saved: Saved,
         slopes: tuple[Tensor, Tensor],
         share: Tensor,
-        adam: Adam | None,
-        found: dict[str, Tensor],
+        normal: Tensor,
+        allowed: Any,
+        kept: list[Any],
     ) -> None:
-        """Adam's step for the parameters of a layer, or their gradients into ``found``."""
+        """Adam's step for the parameters of a layer, or their gradients."""
         from sparsebnn.kernels import triton_dense as kernels
 
-        layer, (slope, noisy) = self.layers[n], slopes
-        of_weights = torch.bmm(slope.mT, of_layer.z), torch.bmm(noisy.mT, of_layer.square)
-        makers = (
-            ("weights", kernels.parameters, of_weights, of_layer.prior),
-            ("biases", kernels.biases, slopes, of_layer.prior[:, 3:]),
-        )
-        for (part, make, given, prior), w in zip(makers, layer.parts(state)):
-            held = [p for p in (w.mean, w.raw_std, w.logit) if p is not None]
-            names = list(layer.named(part, held))
-            if adam is None:
-                first = second = [torch.empty_like(p) for p in held]
-                found |= dict(zip(names, first))
-                how = None
-            else:
-                first, second = ([state[kind][name] for name in names] for kind in ("first", "second"))
-                how = adam.rates, adam.root, adam.alive, [adam.group_of[name] for name in names]
-            make(*given, held, prior, share, first, second, how, (*BETAS, EPS))
+        slope, noisy = slopes
+        by_moments = torch.bmm(slope.mT, saved.z), torch.bmm(noisy.mT, saved.square)
+        if allowed is not None:
+            torch.cuda.current_stream().wait_event(allowed)
+        kept += [*by_moments, self.weights[n].move(goal, saved, by_moments, share, normal)]
+        held, names = self.weights[n].held("biases", goal.state)
+        kernels.biases(slope, noisy, held, saved.prior[:, 3:], share, *goal.of(names, held), goal.constants)
 
 
-def _moments(w: Weights) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of weights, and sums for their KL."""
-    from sparsebnn.kernels import triton_dense as kernels
+def _strategy(placed: PlacedLayer) -> MeanField:
+    if not isinstance(placed.layer.weights, FlowFamily):
+        return MeanField(placed)
+    from sparsebnn.training.captured_flow import Flow
 
-    return kernels.moments(w.mean, w.raw_std, w.logit, w.prior_mean)
-
-
-def _prior(sums: Tensor, weights: Weights, biases: Weights) -> tuple[Tensor, Tensor]:
-    """The priors of a layer as they have learned, and the KL."""
-    from sparsebnn.kernels import triton_dense as kernels
-
-    inclusion = weights.prior_std if weights.prior_inclusion is None else weights.prior_inclusion
-    of_weights = weights.prior_mean, weights.prior_std, inclusion
-    of_biases = (biases.mean, biases.raw_std), (biases.prior_mean, biases.prior_std)
-    given = weights.mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
-    return kernels.prior(sums, *given)
+    return Flow(placed)
 
 
 def joined_step(engine: Engine, dense: CapturedDense) -> None:
     """A captured step with gradients and Adam in one pass; what is small runs beside it."""
     state, loop = engine.state, engine.state["loop"]
-    beside = Beside(loop["step"].is_cuda)
-    (rates, root), ready = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
-    noise = engine._noise(state)  # kept until the streams have joined
-    parts, back = dense.forward(state, engine._batch(state), loop["beta"], noise)
-    with torch.no_grad():
+    cuda = loop["step"].is_cuda
+    beside = Beside(cuda)
+    (rates, root), _ = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
+    rows = loop["offsets"].numel()
+    begun = dense.begin(state, lambda: engine._noise(state), rows)  # kept until the streams have joined
+    parts_of, back = dense.forward(state, engine._batch(state), loop["beta"], begun)
+
+    def account() -> Parts:
+        """Needed before Adam's step, and not by the gradients."""
+        parts = parts_of()
         mark_stopped(loop, torch.isfinite(parts.loss))
-        beside.run(count_step, loop, parts)
-        beside.join(ready)
-        engine._plain_adam(state, rates, root)(back(Adam(rates, root, loop["alive"], engine.group_of)))
+        count_step(loop, parts)
+        return parts
+
+    with torch.no_grad():
+        _parts, allowed = beside.run(account)  # kept as well
+        others = back(Adam(rates, root, loop["alive"], engine.group_of), allowed)
         beside.join()
+        engine._plain_adam(state, rates, root)(others)
         if engine.settings.average is not None:
             average(state["average"], state["trained"], engine.settings.average, loop["step"] - 1)

@@ -29,6 +29,7 @@ from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.training import Compiled, Weights
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, chain, hooked
+from sparsebnn.posteriors.flow import FlowFamily
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
@@ -63,11 +64,13 @@ class DenseGradients:
     :meth:`of` gives None for networks of other kinds.
     """
 
+    flows = False  # whether weights may be scaled by a flow's z
+
     def __init__(self, objective: Objective, layers: list[Linear], skip: bool, fused: bool) -> None:
         names: dict[nn.Module, str] = {module: name for name, module in objective.named_modules()}
         self.objective, self.skip, self.fused = objective, skip, fused
         self.ops: type[Eager] | type[Compiled] = Compiled if fused else Eager
-        self.layers = [_Layer(layer, names[layer]) for layer in layers]
+        self.layers = [PlacedLayer(layer, names[layer]) for layer in layers]
         self.learned = [name for name, _ in objective.likelihood.named_parameters()]
         self.buffers = [name for name, _ in objective.likelihood.named_buffers()]
         # A copy of the likelihood takes the tensors of the replicates, which are no parameters.
@@ -97,7 +100,7 @@ class DenseGradients:
         layers, between = modules[::2], modules[1::2]
         if isinstance(modules[0], InputSkip):
             layers, between = list(modules[0].layers), [modules[0].activation]
-        known = [layer for layer in layers if isinstance(layer, Linear) and _is_known(layer)]
+        known = [layer for layer in layers if isinstance(layer, Linear) and _is_known(layer, cls.flows)]
         if hooked(objective.network) is not None or hooked(objective.likelihood) is not None:
             return None
         usual = len(known) == len(layers) and all(type(module) is nn.ReLU for module in between)
@@ -297,11 +300,14 @@ class Eager:
         return torch.where(std > least, noisy, 0.0)
 
 
-class _Layer:
+class PlacedLayer:
     """Where the tensors of a layer are in the state."""
 
     def __init__(self, layer: Linear, name: str) -> None:
         self.layer, self.name = layer, name
+        flow = isinstance(layer.weights, FlowFamily)
+        self.independent: Any = layer.weights.conditional if flow else layer.weights
+        self._path = {"weights": "weights.conditional" if flow else "weights", "biases": "biases"}
         self._found: tuple[State, tuple[Weights, Weights]] | None = None
 
     def _tensor(self, state: State, name: str, dim: int) -> Tensor:
@@ -316,13 +322,14 @@ class _Layer:
 
     def part(self, state: State, part: str) -> Weights:
         """The weights or the biases, and their prior."""
-        sparse = part == "weights" and type(self.layer.weights) is SpikeSlab
+        sparse = part == "weights" and type(self.independent) is SpikeSlab
         dim = 3 if part == "weights" else 2
         names = ["mean", "raw_std", "inclusion_logit", "prior.mean", "prior.std", "prior.inclusion_prob"]
-        kept = [None if "inclusion" in name and not sparse else f"{part}.{name}" for name in names]
+        path = self._path[part]
+        kept = [None if "inclusion" in name and not sparse else f"{path}.{name}" for name in names]
         tensors: Any = [name and self._tensor(state, name, dim) for name in kept]
         strengths: tuple[float | None, float | None, float] = (None, None, 1.0)
-        learned = self.layer.weights.prior
+        learned = self.independent.prior
         if sparse and isinstance(learned, EmpiricalPrior):
             strengths = (
                 learned.strength if learned.learn_std else None,
@@ -340,12 +347,14 @@ class _Layer:
     def named(self, part: str, found: list[Tensor]) -> dict[str, Tensor]:
         """Gradients by the names of the parameters."""
         names = ("mean", "raw_std", "inclusion_logit")
-        return {f"{self.name}.{part}.{name}": each for name, each in zip(names, found)}
+        return {f"{self.name}.{self._path[part]}.{name}": each for name, each in zip(names, found)}
 
 
-def _is_known(layer: Linear) -> bool:
+def _is_known(layer: Linear, flows: bool) -> bool:
     """A dense layer with one inclusion per weight, or none, and biases with a Gaussian prior."""
     weights, biases = layer.weights, layer.biases
+    if flows and isinstance(weights, FlowFamily) and weights.folded and not weights.reused:
+        weights = weights.conditional
     if type(layer) is not Linear or layer.sampling != "local" or type(biases) is not Gaussian:
         return False
     if weights.reused or biases.reused or type(biases.prior) is not GaussianPrior:
