@@ -104,6 +104,10 @@ TUNED = (
     Posterior(temperature=1e-2, slab_std=0.02),
     Posterior(temperature=3e-3, slab_std=0.011, tuned_std_rate=1e-2),
     Posterior(temperature=3e-3, slab_std=0.011, tuned_free=0.3),
+    Posterior(temperature=3e-2, slab_std=0.035, tuned_std_rate=1e-2),
+    Posterior(temperature=1e-1, slab_std=0.063, tuned_std_rate=1e-2),
+    Posterior(temperature=3e-1, slab_std=0.11, tuned_std_rate=1e-2),
+    Posterior(temperature=1.0, slab_std=0.2, tuned_std_rate=1e-2),
 )
 # By depth. For 18, validation rows gave 1e-2 the lower calibration error and 1e-3 the lower NLL.
 CHOSEN = {18: Posterior(temperature=3e-3), 20: Posterior(temperature=3e-2)}
@@ -352,6 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--limit-seconds", type=float, default=float("inf"), help="start nothing that ends later"
     )
     own.add_argument("--validate", action="store_true", help="compare candidates on validation rows")
+    own.add_argument("--skip", type=int, default=0, help="so many candidates")
     own.add_argument(
         "--figures-only", action="store_true", help="write the page from the rows that are there"
     )
@@ -397,6 +402,7 @@ def _measure(given: argparse.Namespace, study: Study) -> None:
             bench.spec = replace(spec, densities=spec.densities[:1], corruptions=())
             tried = {"lrt": CANDIDATES.get(depth, (Posterior(),)), "lrt from plain": TUNED}
             listed = [(name, each) for name in tried if name in given.methods for each in tried[name]]
+            listed = listed[given.skip :]
             _validated(bench, listed, study.folder / "validation.jsonl")
             continue
         for seed in range(given.seed, given.seed + (1 if given.quick else given.seeds)):

@@ -19,10 +19,10 @@ from sparsebnn.nn.networks import mlp
 from sparsebnn.posteriors import EmpiricalPrior, Gaussian, SpikeSlab
 from sparsebnn.posteriors import flows as flow_steps
 from sparsebnn.random import noise as counter
-from sparsebnn.training.batches import Batch
+from sparsebnn.training.batches import Batch, gather
 from sparsebnn.training.captured import Adam, CapturedDense
-from sparsebnn.training.objective import Objective, Replicates
-from sparsebnn.training.optimizers import BETAS, EPS, adam, corrected
+from sparsebnn.training.objective import Objective, Parts, Replicates
+from sparsebnn.training.optimizers import BETAS, EPS, adam, corrected, count_step, mark_stopped
 
 # batch, channels, size, filters, taps, stride, padding, dilation
 _CASES = [
@@ -214,13 +214,47 @@ def dense() -> None:
         adam(copies[0], expected, *copies[1:], rates, group_of, root, alive)
         batch, beta, noise_of_step = given
         begun = ours.begin(state, lambda noise_of_step=noise_of_step: noise_of_step, 70)
-        ours.forward(state, batch, beta, begun)[1](Adam(rates, root, alive, group_of), None)
+        share = batch.rows / 500 * beta
+        ours.forward(state, batch, x * x, share, begun)[1](Adam(rates, root, alive, group_of), None)
         for kind, copy in zip(kinds, copies):
             for name, values in copy.items():
                 _same(f"{kind}, {name}", state[kind][name], values)
 
 
+def batches() -> None:
+    """Rows of tables and of pixels with their weights; the account of a step in which a replicate stops."""
+    from sparsebnn.kernels import triton_batch
+
+    order = torch.stack([torch.randperm(11), torch.randperm(11)])
+    order = torch.cat([order, order[:, :1]], 1)
+    masks = torch.ones(3, 4)
+    masks[2, 3] = 0.0
+    loop = {"order": order, "masks": masks, "position": torch.tensor(2), "beta": torch.tensor([0.5, 2.0])}
+    tables = {"x": torch.randn(11, 5), "y": torch.randint(0, 9, (11,))}
+    pixels = {"x": torch.randint(0, 256, (11, 7), dtype=torch.uint8), "y": torch.randn(11, 3)}
+    for data in (tables, pixels, tables | {"weight": torch.rand(11)}):
+        x, squares, y, weight, share = triton_batch.gather(data, loop, 50)
+        twin = gather(data, order[:, 8:], masks[2])
+        for name, ours, expected in zip(("x", "y", "weight"), (x, y, weight), twin):
+            assert torch.equal(ours, expected), name
+        assert torch.equal(squares, x * x)
+        _same("share", share, twin.rows / 50 * loop["beta"])
+    terms, kl, share = torch.rand(3, 2), torch.rand(3, 4), torch.rand(3)
+    kl[1, 2] = float("inf")
+    loops = []
+    for _ in range(2):
+        made = {"alive": torch.tensor([True, True, False]), "stopped_at": torch.tensor([-1, -1, 3])}
+        made |= {"position": torch.tensor(4), "step": torch.tensor(9)}
+        loops.append(made | {"totals": torch.ones(3, 3).double(), "kl_by_layer": torch.zeros(3, 4)})
+    triton_batch.account(loops[0], terms, kl, share)
+    parts = Parts(terms.sum(1) + share * kl.sum(1), terms.sum(1), kl.sum(1), kl)
+    mark_stopped(loops[1], torch.isfinite(parts.loss))
+    count_step(loops[1], parts)
+    for name, expected in loops[1].items():
+        _same(name, loops[0][name].nan_to_num(posinf=9.0).double(), expected.nan_to_num(posinf=9.0).double())
+
+
 if __name__ == "__main__":
-    for check in (noise, weights, dense, outputs, optimizer, flows, convolutions):
+    for check in (batches, noise, weights, dense, outputs, optimizer, flows, convolutions):
         check()
         print(check.__name__, "as the twins", flush=True)

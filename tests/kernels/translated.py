@@ -27,6 +27,8 @@ _TYPES = {
     torch.int64: "*i64",
     torch.int32: "*i32",
     torch.bool: "*i1",
+    torch.uint8: "*u8",
+    torch.float64: "*fp64",
 }
 # channels, image, filters
 _LAYERS = [(1, 28, 32), (32, 12, 48)]
@@ -80,6 +82,8 @@ def flows(k: int) -> None:
 
 def dense(k: int, family: str) -> None:
     """Three dense layers of the paper's sizes."""
+    from sparsebnn.kernels import triton_batch
+
     network = mlp([784, 400, 600, 10], family=family)
     replicates = Replicates(Objective(network, Categorical(10), 60_000), range(k), CPU)
     state, x = replicates.tensors(), torch.zeros(k, 100, 784)
@@ -90,9 +94,16 @@ def dense(k: int, family: str) -> None:
     noise = torch.zeros(k, replicates.size.normal), torch.empty(k, 0)
     one = torch.ones(1, k)
     captured = CapturedDense.of(replicates.objective)
-    back = captured.forward(state, batch, one[0], captured.begin(state, lambda: noise, 100))[1]
+    begun = captured.begin(state, lambda: noise, 100)
+    (terms, by_layer), back = captured.forward(state, batch, x, one[0], begun)
     back(None, None)
     back(Adam(one, one[0], one[0] > 0, dict.fromkeys(state["trained"], 0)), None)
+    many = torch.zeros(k, 60_000, dtype=torch.int64)
+    loop = {"order": many, "masks": torch.ones(600, 100), "position": many[0, 0], "beta": one[0]}
+    loop |= {"totals": one.double(), "kl_by_layer": one, "alive": one > 0, "stopped_at": many, "step": many}
+    pixels = torch.zeros(60_000, 784, dtype=torch.uint8)
+    triton_batch.gather({"x": pixels, "y": many[0]}, loop, 60_000)
+    triton_batch.account(loop, terms, by_layer, one[0])
 
 
 def main() -> None:

@@ -68,6 +68,16 @@ def tracing() -> contextlib.AbstractContextManager[None]:
     return _flag("tracing")
 
 
+def rehearsing() -> contextlib.AbstractContextManager[None]:
+    """Kernels inside are compiled and not launched, so tensors may hold anything."""
+    return _flag("rehearsing")
+
+
+def in_rehearsal() -> bool:
+    """True where kernels are not launched; what is used as an index must then be valid by itself."""
+    return getattr(_local, "rehearsing", False)
+
+
 def single() -> contextlib.AbstractContextManager[None]:
     """Operations inside are those of one replicate, which no ``vmap`` maps."""
     return _flag("single")

@@ -48,11 +48,11 @@ def _moments_kernel(
     tl.store(out + 2, tl.sum(tl.where(there, rest, 0.0), 0))
 
 
-@triton.jit(do_not_specialize=["parts", "count", "biases"])
+@triton.jit(do_not_specialize=["parts", "count", "biases", "layers", "layer"])
 def _prior_kernel(
     sums, parts, count, prior_mean, prior_std, prior_prob, mean_stride, std_stride, prob_stride,
     bias_mean, bias_raw, biases, bias_prior_mean, bias_prior_std, bias_mean_stride, bias_std_stride,
-    prior, kl, strength, kept, most,
+    prior, by_layer, layers, layer, strength, kept, most,
     DENSE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The prior's mean, std, logit and those of the biases, after it has learned; and the KL of a layer."""
@@ -91,7 +91,7 @@ def _prior_kernel(
     tl.store(out + 2, odds)
     tl.store(out + 3, own_mean)
     tl.store(out + 4, own_std)
-    tl.store(kl + k, nats.to(tl.float32))
+    tl.store(by_layer + k * layers + layer, nats.to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["units", "count", "noise_at", "noise_size"])
@@ -276,19 +276,22 @@ def moments(
 def prior(
     sums: Tensor, count: int, of_weights: Sequence[Tensor], bias: Sequence[Tensor],
     of_biases: Sequence[Tensor], strengths: tuple[float | None, float | None, float], dense: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``(K, 6)``: mean, std and logit of the prior of the weights, mean and std of the biases', room; the KL.
+    by_layer: Tensor, layer: int,
+) -> Tensor:  # fmt: skip
+    """``(K, 6)``: mean, std and logit of the prior of the weights, mean and std of the biases', room.
 
-    Priors are given as mean, std and, of the weights, inclusion probability.
+    Priors are given as mean, std and, of the weights, inclusion probability. The KL goes to its place in
+    ``by_layer``, ``(K, layers)``.
     """
     k = len(sums)
-    made, kl = sums.new_empty(k, 6), sums.new_empty(k)
+    made = sums.new_empty(k, 6)
     known = [-1.0 if strength is None else strength for strength in strengths]
     _prior_kernel[(k,)](
         sums, sums.shape[1], count, *of_weights, *map(_stride, of_weights), *bias, bias[0].shape[1],
-        *of_biases, *map(_stride, of_biases), made, kl, *known, dense, 256, num_warps=4,
+        *of_biases, *map(_stride, of_biases), made, by_layer, by_layer.shape[1], layer, *known, dense, 256,
+        num_warps=4,
     )  # fmt: skip
-    return made, kl
+    return made
 
 
 def outputs(
@@ -364,11 +367,11 @@ def biases(
 
 
 def classes(outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient and sum, for each replicate, of the weighted cross-entropy."""
+    """Gradient of the weighted cross-entropy, and its sums over some rows each, ``(K, parts)``."""
     k, rows, n = outputs.shape
     size = max(1, min(128, 4096 // triton.next_power_of_2(n)))
     slope, nll = torch.empty_like(outputs), outputs.new_empty(k, triton.cdiv(rows, size))
     _classes_kernel[(nll.shape[1], k)](
         outputs, y, weight, slope, nll, rows, n, size, triton.next_power_of_2(n), num_warps=4
     )
-    return slope, nll.sum(1)
+    return slope, nll

@@ -1,7 +1,6 @@
-"""Triton kernels of captured steps of dense flow networks (:mod:`sparsebnn.training.captured_flow`).
+"""Triton kernels of a flow's z: the steps around masked layers, and Adam's step of all that makes z.
 
-``z`` multiplies the columns of the weights. ``share`` is what the KL counts, so gradients of its parts
-need no other gradient. Sums run in a fixed order.
+Those of the weights that z multiplies are in :mod:`sparsebnn.kernels.triton_scaled`.
 """
 
 # mypy: ignore-errors
@@ -15,11 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsebnn.kernels.triton_dense import _changes, _move, _stride
-from sparsebnn.kernels.triton_spike_slab import _TINY, _softplus
+from sparsebnn.kernels.triton_dense import _move
+from sparsebnn.kernels.triton_spike_slab import _softplus
 
-_LOG_2_PI = tl.constexpr(1.8378770664093453)
-_LARGE = tl.constexpr(50.0)  # no log variance of z given the weights is beyond
+LOG_2_PI = tl.constexpr(1.8378770664093453)
 _MOST = 1024  # columns at once
 
 
@@ -35,7 +33,7 @@ def _begin_kernel(mean, log_var, noise, z, nats, dim, noise_at, noise_size, BLOC
         own = tl.load(log_var + k * dim + i, mask=there, other=0.0)
         m = tl.load(mean + k * dim + i, mask=there, other=0.0)
         tl.store(z + k * dim + i, m + tl.exp(0.5 * own) * drawn, mask=there)
-        total += tl.where(there, -0.5 * (_LOG_2_PI + own + drawn * drawn), 0.0)
+        total += tl.where(there, -0.5 * (LOG_2_PI + own + drawn * drawn), 0.0)
     tl.store(nats + k, tl.sum(total, 0))
 
 
@@ -83,152 +81,6 @@ def _gate_back_kernel(
     tl.store(to_made + 2 * k * dim + i, g * closed, mask=there)
     by_s = g * (own - m) * gate * closed - tl.load(share + k) * closed
     tl.store(to_made + 2 * k * dim + dim + i, by_s, mask=there)
-
-
-@triton.jit
-def _moments_kernel(
-    mean, raw_std, logit, z, direction, first, second, sums, by_row, prior_mean, stride, rows, columns,
-    DENSE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Of a row of weights: moments, sums for their KL, and the moments of its product with ``direction``."""
-    k, row = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    center = tl.load(prior_mean + k * stride)
-    kept_sum, squares_sum = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    rest_sum = tl.zeros((BLOCK,), tl.float32)
-    to_mean, to_var = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, columns, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        there, at = col < columns, (k * rows + row) * columns + col
-        scale = tl.load(z + k * columns + col, mask=there, other=0.0)
-        e = tl.load(direction + k * columns + col, mask=there, other=0.0)
-        m = tl.load(mean + at, mask=there, other=0.0) * scale
-        std = _softplus(tl.load(raw_std + at, mask=there, other=0.0))
-        error, log_std, square = m - center, tl.log(tl.maximum(std, _TINY)), std * std
-        if DENSE:
-            kept, var = there.to(tl.float32), square
-            squares, rest, average = square + error * error, -log_std, m
-        else:
-            own = tl.load(logit + at, mask=there, other=0.0)
-            kept = tl.sigmoid(own)
-            average, var = kept * m, kept * (square + tl.sigmoid(-own) * m * m)
-            squares, rest = kept * (square + error * error), kept * (own - log_std) - _softplus(own)
-        tl.store(first + at, average, mask=there)
-        tl.store(second + at, var, mask=there)
-        kept_sum += tl.where(there, kept, 0.0)
-        squares_sum += tl.where(there, squares, 0.0)
-        rest_sum += tl.where(there, rest, 0.0)
-        to_mean += tl.where(there, e * average, 0.0)
-        to_var += tl.where(there, e * e * var, 0.0)
-    out = sums + 3 * (k * rows + row)
-    tl.store(out, tl.sum(kept_sum, 0))
-    tl.store(out + 1, tl.sum(squares_sum, 0))
-    tl.store(out + 2, tl.sum(rest_sum, 0))
-    tl.store(by_row + 2 * k * rows + row, tl.sum(to_mean, 0))
-    tl.store(by_row + 2 * k * rows + rows + row, tl.sum(to_var, 0))
-
-
-@triton.jit(do_not_specialize=["rows", "dim", "noise_at", "noise_size"])
-def _auxiliary_kernel(
-    by_row, noise, z, d_mean, d_log_var, share, before, nats, to_row, to_z, to_d_mean, to_d_log_var,
-    rows, dim, noise_at, noise_size, least, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """−log r(z | W, Γ) but for the determinant, and its gradients times ``share``."""
-    k = tl.program_id(0).to(tl.int64)
-    nat = tl.load(share + k)
-    squashed = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, rows, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        there = i < rows
-        var = tl.load(by_row + 2 * k * rows + rows + i, mask=there, other=1.0)
-        s = tl.load(by_row + 2 * k * rows + i, mask=there, other=0.0)
-        std = tl.sqrt(tl.maximum(var, least, propagate_nan=tl.PropagateNan.ALL))
-        s += std * tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
-        s = tl.minimum(s, 1.0, propagate_nan=tl.PropagateNan.ALL)
-        s = tl.maximum(s, -1.0, propagate_nan=tl.PropagateNan.ALL)
-        squashed += tl.where(there, s, 0.0)
-    active = tl.sum(squashed, 0) / rows
-    total, to_active = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, dim, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        there, at = i < dim, k * dim + i
-        one, two = tl.load(d_mean + at, mask=there, other=0.0), tl.load(d_log_var + at, mask=there, other=0.0)
-        free = two * active
-        log_var = tl.minimum(tl.maximum(free, -_LARGE), _LARGE)
-        error, precision = tl.load(z + at, mask=there, other=0.0) - one * active, tl.exp(-log_var)
-        total += tl.where(there, 0.5 * (_LOG_2_PI + log_var + error * error * precision), 0.0)
-        by_z = nat * error * precision
-        by_log_var = tl.where(tl.abs(free) <= _LARGE, 0.5 * nat * (1.0 - error * error * precision), 0.0)
-        tl.store(to_z + at, by_z, mask=there)
-        tl.store(to_d_mean + at, -by_z * active, mask=there)
-        tl.store(to_d_log_var + at, by_log_var * active, mask=there)
-        to_active += tl.where(there, by_log_var * two - by_z * one, 0.0)
-    tl.store(nats + k, tl.load(before + k) + tl.sum(total, 0))
-    each = tl.sum(to_active, 0) / rows
-    for start in range(0, rows, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        there = i < rows
-        var = tl.load(by_row + 2 * k * rows + rows + i, mask=there, other=1.0)
-        drawn = tl.load(noise + k * noise_size + noise_at + i, mask=there, other=0.0)
-        std = tl.sqrt(tl.maximum(var, least))
-        s = tl.load(by_row + 2 * k * rows + i, mask=there, other=0.0) + std * drawn
-        g = tl.where((s > -1.0) & (s < 1.0), each, 0.0)
-        tl.store(to_row + 2 * k * rows + i, g, mask=there)
-        tl.store(to_row + 2 * k * rows + rows + i, tl.where(var >= least, 0.5 * g * drawn / std, 0.0),
-                 mask=there)  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["replicates"])
-def _parameters_kernel(
-    by_mean, by_var, mean, raw_std, logit, z, direction, by_row, prior, prior_size, share,
-    mean_first, mean_second, raw_first, raw_second, logit_first, logit_second, to_z, to_direction,
-    rates, root, alive, replicates, rows, columns,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, OF_MEAN: tl.constexpr, OF_RAW: tl.constexpr,
-    OF_LOGIT: tl.constexpr, UPDATE: tl.constexpr, DENSE: tl.constexpr, EACH: tl.constexpr, BR: tl.constexpr,
-    BC: tl.constexpr,
-):  # fmt: skip
-    """Adam's step of the weights, and in parts, over some rows each, the gradients by z and ``direction``."""
-    k, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    col = tl.program_id(0) * BC + tl.arange(0, BC)
-    inside = col < columns
-    scale = tl.load(z + k * columns + col, mask=inside, other=0.0)[None, :]
-    e = tl.load(direction + k * columns + col, mask=inside, other=0.0)[None, :]
-    nat, prior = tl.load(share + k), prior + prior_size * k
-    root_now = tl.load(root) if UPDATE else 1.0
-    rate_mean = tl.load(rates + OF_MEAN * replicates + k) if UPDATE else 0.0
-    rate_raw = tl.load(rates + OF_RAW * replicates + k) if UPDATE else 0.0
-    rate_logit = tl.load(rates + OF_LOGIT * replicates + k) if UPDATE else 0.0
-    last = tl.where(tl.load(alive + k), rows, 0) if UPDATE else rows
-    left, right = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
-    for start in range(0, EACH, BR):
-        row = part * EACH + start + tl.arange(0, BR)
-        known = row < rows
-        there, at = known[:, None] & inside[None, :], (k * rows + row[:, None]) * columns + col[None, :]
-        lives = there & (row < last)[:, None]
-        gs = tl.load(by_row + 2 * k * rows + row, mask=known, other=0.0)[:, None]
-        gs_var = tl.load(by_row + 2 * k * rows + rows + row, mask=known, other=0.0)[:, None]
-        m = tl.load(mean + at, mask=there, other=0.0)
-        raw = tl.load(raw_std + at, mask=there, other=0.0)
-        own = m if DENSE else tl.load(logit + at, mask=there, other=0.0)
-        gm = tl.load(by_mean + at, mask=there, other=0.0) + e * gs
-        gv = tl.load(by_var + at, mask=there, other=0.0) + e * e * gs_var
-        scaled, std = m * scale, _softplus(raw)
-        to_mean, to_raw, to_logit = _changes(gm, gv, nat, scaled, raw, own, prior, DENSE)
-        average, var = scaled, std * std
-        if not DENSE:
-            kept = tl.sigmoid(own)
-            average, var = kept * scaled, kept * (std * std + tl.sigmoid(-own) * scaled * scaled)
-        left += tl.sum(tl.where(there, m * to_mean, 0.0), 0)
-        right += tl.sum(tl.where(there, gs * average + 2.0 * e * gs_var * var, 0.0), 0)
-        _move(mean, mean_first, mean_second, at, lives, to_mean * scale, m, rate_mean, root_now,
-              BETA1, BETA2, EPS, UPDATE)  # fmt: skip
-        _move(raw_std, raw_first, raw_second, at, lives, to_raw, raw, rate_raw, root_now,
-              BETA1, BETA2, EPS, UPDATE)  # fmt: skip
-        if not DENSE:
-            _move(logit, logit_first, logit_second, at, lives, to_logit, own, rate_logit, root_now,
-                  BETA1, BETA2, EPS, UPDATE)  # fmt: skip
-    out = (k * tl.num_programs(1) + part) * columns + col
-    tl.store(to_z + out, left, mask=inside)
-    tl.store(to_direction + out, right, mask=inside)
 
 
 @triton.jit(do_not_specialize=["outputs", "rows", "width", "replicates"])
@@ -306,7 +158,7 @@ def _vectors_kernel(
     _move(d_log_var, d_log_var_1, d_log_var_2, at, there, g, p, rate, root_now, BETA1, BETA2, EPS, UPDATE)
 
 
-def _block(count: int) -> int:
+def block(count: int) -> int:
     return min(_MOST, triton.next_power_of_2(count))
 
 
@@ -315,7 +167,7 @@ def begin(mean: Tensor, log_var: Tensor, noise: Tensor, noise_at: int) -> tuple[
     k, dim = mean.shape
     z, nats = torch.empty_like(mean), mean.new_empty(k)
     size = noise.shape[1]
-    _begin_kernel[(k,)](mean, log_var, noise, z, nats, dim, noise_at, size, _block(dim), num_warps=4)
+    _begin_kernel[(k,)](mean, log_var, noise, z, nats, dim, noise_at, size, block(dim), num_warps=4)
     return z, nats
 
 
@@ -323,7 +175,7 @@ def gate(made: Tensor, z: Tensor, nats: Tensor) -> tuple[Tensor, Tensor]:
     """The next z, and ``nats`` less the step's log-determinant."""
     k, dim = z.shape
     out, after = torch.empty_like(z), torch.empty_like(nats)
-    _gate_kernel[(k,)](made, z, out, nats, after, dim, _block(dim), num_warps=4)
+    _gate_kernel[(k,)](made, z, out, nats, after, dim, block(dim), num_warps=4)
     return out, after
 
 
@@ -340,74 +192,23 @@ def gate_back(
     return to_z, to_made
 
 
-def moments(
-    mean: Tensor, raw_std: Tensor, logit: Tensor | None, prior_mean: Tensor, z: Tensor, direction: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the weights times z: mean, variance, sums for the KL; ``(K, 2, rows)``, the moments of rows · e."""
-    k, rows, columns = mean.shape
-    first, second = torch.empty_like(mean), torch.empty_like(mean)
-    sums, by_row = mean.new_empty(k, rows, 3), mean.new_empty(k, 2, rows)
-    _moments_kernel[(rows, k)](
-        mean, raw_std, mean if logit is None else logit, z, direction, first, second, sums, by_row,
-        prior_mean, _stride(prior_mean), rows, columns, logit is None, _block(columns), num_warps=4,
-    )  # fmt: skip
-    return first, second, sums, by_row
+Adam = tuple[Tensor, Tensor, Tensor, Sequence[int]]
 
 
-def auxiliary(
-    by_row: Tensor, noise: Tensor, noise_at: int, z: Tensor, d_mean: Tensor, d_log_var: Tensor, share: Tensor,
-    nats: Tensor, least: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """``nats`` less log r, and gradients by the moments of rows · e, by z, d₁ and d₂."""
-    k, dim = z.shape
-    after, to_row, to_z = torch.empty_like(nats), torch.empty_like(by_row), torch.empty_like(z)
-    to_d = torch.empty_like(z), torch.empty_like(z)
-    rows = by_row.shape[2]
-    _auxiliary_kernel[(k,)](
-        by_row, noise, z, d_mean, d_log_var, share, nats, after, to_row, to_z, *to_d, rows, dim, noise_at,
-        noise.shape[1], least, _block(max(rows, dim)), num_warps=4,
-    )  # fmt: skip
-    return after, to_row, to_z, *to_d
-
-
-_Adam = tuple[Tensor, Tensor, Tensor, Sequence[int]]
-
-
-def _how(adam: _Adam | None, some: Tensor, count: int) -> _Adam:
+def how(adam: Adam | None, some: Tensor, count: int) -> Adam:
     return (some, some, some, [0] * count) if adam is None else adam
-
-
-def parameters(
-    by_mean: Tensor, by_var: Tensor, held: Sequence[Tensor], z: Tensor, direction: Tensor, by_row: Tensor,
-    known: Tensor, share: Tensor, first: Sequence[Tensor], second: Sequence[Tensor], adam: _Adam | None,
-    constants: tuple[float, float, float],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As in :mod:`~sparsebnn.kernels.triton_dense`; returns gradients by z and e in ``(K, parts, dim)``."""
-    k, rows, columns = by_mean.shape
-    dense, some = len(held) == 2, held[0]
-    each, wide = 32, 128
-    moved = [t for pair in zip(first, second) for t in pair] + [some] * (2 * dense)
-    rates, root, alive, groups = _how(adam, some, len(held))
-    parts = triton.cdiv(rows, each)
-    out = by_mean.new_empty(k, parts, columns), by_mean.new_empty(k, parts, columns)
-    _parameters_kernel[(triton.cdiv(columns, wide), parts, k)](
-        by_mean, by_var, *held, *[some] * dense, z, direction, by_row, known, known.stride(0), share, *moved,
-        *out, rates, root, alive, k, rows, columns, *constants, *groups, *[0] * dense, adam is not None,
-        dense, each, 8, wide, num_warps=4,
-    )  # fmt: skip
-    return out
 
 
 def folded(
     by_row: Tensor, inputs: Tensor, held: Sequence[Tensor], fold: Sequence[Tensor],
-    first: Sequence[Tensor], second: Sequence[Tensor], adam: _Adam | None,
+    first: Sequence[Tensor], second: Sequence[Tensor], adam: Adam | None,
     constants: tuple[float, float, float],
 ) -> None:  # fmt: skip
     """Adam's step of weight and bias of a folded layer, from the gradients of its rows."""
     weight, bias = held
     k, rows, width = weight.shape
     long, short, _, places = fold
-    rates, root, alive, groups = _how(adam, weight, 2)
+    rates, root, alive, groups = how(adam, weight, 2)
     _folded_kernel[(triton.cdiv(width, 128), triton.cdiv(rows, 8), k)](
         by_row, inputs, weight, first[0], second[0], bias, first[1], second[1], long, short, places,
         rates, root, alive, k, bias.shape[1], rows, width, *constants, *groups, adam is not None, 8, 128,
@@ -418,12 +219,12 @@ def folded(
 def vectors(
     direct: Tensor, from_flow: Tensor, to_direction: Tensor, to_d: Sequence[Tensor], noise: Tensor,
     noise_at: int, share: Tensor, held: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
-    adam: _Adam | None, constants: tuple[float, float, float],
+    adam: Adam | None, constants: tuple[float, float, float],
 ) -> None:  # fmt: skip
     """Adam's step of mean and log variance of z₀, of e, d₁ and d₂."""
     k, dim = direct.shape
     moved = [t for three in zip(held, first, second) for t in three]
-    rates, root, alive, groups = _how(adam, direct, 5)
+    rates, root, alive, groups = how(adam, direct, 5)
     _vectors_kernel[(triton.cdiv(dim, 128), k)](
         direct, from_flow, from_flow.shape[1], to_direction, to_direction.shape[1], *to_d, noise, share,
         *moved, rates, root, alive, k, dim, noise_at, noise.shape[1], *constants, *groups, adam is not None,

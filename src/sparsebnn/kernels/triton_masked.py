@@ -22,8 +22,8 @@ def _forward_kernel(
     there = row < rows
     n_long = tl.load(long + row, mask=there, other=0)
     n_short = tl.load(short + row, mask=there, other=0)
-    to_long = tl.zeros((BR,), tl.float32)
-    to_short = tl.zeros((BR,), tl.float32)
+    sums_long = tl.zeros((BR, BC), tl.float32)
+    sums_short = tl.zeros((BR, BC), tl.float32)
     for start in range(0, width, BC):
         col = start + tl.arange(0, BC)
         back = width - 1 - col
@@ -37,10 +37,11 @@ def _forward_kernel(
         xb = tl.load(x + k * inputs + backwards, mask=seen_back, other=0.0)
         at = (k * rows + row[:, None]) * width + col[None, :]
         w = tl.load(weight + at, mask=there[:, None] & (col < width)[None, :], other=0.0)
-        to_long += tl.sum(tl.where(col[None, :] < n_long[:, None], w * xf[None, :], 0.0), 1)
-        to_short += tl.sum(tl.where(col[None, :] >= width - n_short[:, None], w * xb[None, :], 0.0), 1)
+        sums_long += tl.where(col[None, :] < n_long[:, None], w * xf[None, :], 0.0)
+        sums_short += tl.where(col[None, :] >= width - n_short[:, None], w * xb[None, :], 0.0)
         if tl.program_id(0) == 0:
             tl.store(folded + k * width + col, xf, mask=col < width)
+    to_long, to_short = tl.sum(sums_long, 1), tl.sum(sums_short, 1)
     place = tl.load(places + row, mask=there, other=outputs)
     value = to_long + tl.load(bias + k * outputs + place, mask=place < outputs, other=0.0)
     tl.store(y + k * outputs + place, tl.where(value > 0, value, value * slope), mask=place < outputs)
@@ -71,8 +72,8 @@ def _backward_kernel(
     mirror = width - 1 - col
     inside = col <= mirror
     # Sums over the rows: for the input that this column is to long outputs, and for its mirror's.
-    left = tl.zeros((BC,), tl.float32)
-    right = tl.zeros((BC,), tl.float32)
+    left = tl.zeros((BR, BC), tl.float32)
+    right = tl.zeros((BR, BC), tl.float32)
     for start in range(0, each, BR):
         row = part * each + start + tl.arange(0, BR)
         there = (row < rows) & (start + tl.arange(0, BR) < each)
@@ -91,9 +92,9 @@ def _backward_kernel(
             tl.store(folded + k * 2 * rows + rows + row, g_short, mask=there)
         c, m = col[None, :], mirror[None, :]
         from_left = tl.where(c < n_long, wl * g_long[:, None], 0.0)
-        left += tl.sum(from_left + tl.where(m >= first_short, wr * g_short[:, None], 0.0), 0)
+        left += from_left + tl.where(m >= first_short, wr * g_short[:, None], 0.0)
         from_right = tl.where(m < n_long, wr * g_long[:, None], 0.0)
-        right += tl.sum(from_right + tl.where(c >= first_short, wl * g_short[:, None], 0.0), 0)
+        right += from_right + tl.where(c >= first_short, wl * g_short[:, None], 0.0)
     out += (k * tl.num_programs(1) + part) * inputs
     seen, seen_mirror = inside & (col < inputs), (col < mirror) & (mirror < inputs)
     if SORTED:
@@ -101,8 +102,8 @@ def _backward_kernel(
     else:
         to = tl.load(order + col, mask=seen, other=0)
         to_mirror = tl.load(order + mirror, mask=seen_mirror, other=0)
-    tl.store(out + to, left, mask=seen)
-    tl.store(out + to_mirror, right, mask=seen_mirror)
+    tl.store(out + to, tl.sum(left, 0), mask=seen)
+    tl.store(out + to_mirror, tl.sum(right, 0), mask=seen_mirror)
 
 
 def forward(

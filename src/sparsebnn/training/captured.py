@@ -16,10 +16,10 @@ from torch import Tensor
 from sparsebnn.kernels.training import single_priors
 from sparsebnn.likelihoods import Categorical
 from sparsebnn.posteriors.flow import FlowFamily
-from sparsebnn.training.batches import Batch
+from sparsebnn.training.batches import Batch, Batches
 from sparsebnn.training.dense import DenseGradients, PlacedLayer, State
 from sparsebnn.training.objective import Objective, Parts
-from sparsebnn.training.optimizers import BETAS, EPS, average, corrected, count_step, mark_stopped
+from sparsebnn.training.optimizers import BETAS, EPS, average, corrected
 
 if TYPE_CHECKING:
     from sparsebnn.training.engine import Engine
@@ -98,9 +98,9 @@ class MeanField:
         return kernels.moments(w.mean, w.raw_std, w.logit, w.prior_mean)
 
     def divergence(
-        self, state: State, made: Sequence[Tensor], noise: Tensor, at: int, share: Tensor
-    ) -> tuple[Tensor, Tensor, Any]:
-        """The priors of a layer as they have learned, the KL, and what is to be known later."""
+        self, state: State, begun: Begun, layer: int, share: Tensor, by_layer: Tensor
+    ) -> tuple[Tensor, Any]:
+        """The priors of a layer as they have learned, and what is to be known later; puts the KL in place."""
         from sparsebnn.kernels import triton_dense as kernels
 
         weights, biases = self.placed.parts(state)
@@ -108,7 +108,7 @@ class MeanField:
         of_weights = weights.prior_mean, weights.prior_std, inclusion
         of_biases = (biases.mean, biases.raw_std), (biases.prior_mean, biases.prior_std)
         given = weights.mean[0].numel(), of_weights, *of_biases, weights.strengths, weights.logit is None
-        return *kernels.prior(made[2], *given), None
+        return kernels.prior(begun.made[layer][0][2], *given, by_layer, layer), None
 
     def held(self, part: str, state: State) -> tuple[list[Tensor], list[str]]:
         """The parameters of weights or biases, and their names."""
@@ -167,9 +167,13 @@ class CapturedDense(DenseGradients):
         self, state: State, batch: Batch, beta: Tensor, noise: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Parts]:
         begun = self.begin(state, lambda: noise, len(batch.weight[0]))
-        parts_of, back = self.forward(state, batch, beta, begun)
+        share = (batch.rows / self.objective.n_data * beta).contiguous()
+        x = batch.x.contiguous()
+        (terms, by_layer), back = self.forward(state, batch._replace(x=x), x * x, share, begun)
         found = back(None, None)
-        return {name: found[name] for name in state["trained"]}, parts_of()
+        nll, kl = terms.view(len(share), -1).sum(1), by_layer.sum(1)
+        named = {name: found[name] for name in state["trained"]}
+        return named, Parts(nll + share * kl, nll, kl, by_layer)
 
     @torch.no_grad()
     def begin(self, state: State, noise: Callable[[], tuple[Tensor, Tensor]], rows: int) -> Begun:
@@ -195,23 +199,25 @@ class CapturedDense(DenseGradients):
 
     @torch.no_grad()
     def forward(
-        self, state: State, batch: Batch, beta: Tensor, begun: Begun
-    ) -> tuple[Callable[[], Parts], Callable[[Adam | None, Any], dict[str, Tensor]]]:
-        """Functions that make the parts of the loss, and that take Adam's step.
+        self, state: State, batch: Batch, squares_of_x: Tensor, share: Tensor, begun: Begun
+    ) -> tuple[tuple[Tensor, Tensor], Callable[[Adam | None, Any], dict[str, Tensor]]]:
+        """Terms of the NLL, the KL of layers, for which :meth:`join` waits, and a function that goes back.
 
-        Without Adam the latter returns all gradients, otherwise those that are left. It takes an event, too,
-        which tells when Adam's step may begin.
+        It takes Adam's step, and an event before which that must not begin. Without Adam it returns all
+        gradients, otherwise those that are left. ``share`` is what the KL counts.
         """
         from sparsebnn.kernels import triton_dense as kernels
 
-        x, normal = batch.x.contiguous(), begun.noise[0]
+        x, normal = batch.x, begun.noise[0]
         least = torch.finfo(x.dtype).tiny ** 0.75
-        share = (batch.rows / self.objective.n_data * beta).contiguous()
-        rooms = zip(self.streams, self.weights, begun.made, begun.at)
-        of_kl = [s.run(w.divergence, state, made, normal, at, share)[0] for s, w, (made, _), at in rooms]
+        by_layer = x.new_empty(len(x), len(self.layers))
+        of_kl: list[tuple[Tensor, Any]] = [
+            stream.run(weights.divergence, state, begun, n, share, by_layer)[0]
+            for n, (stream, weights) in enumerate(zip(self.streams, self.weights))
+        ]
         saved: list[Saved] = []
         second = Beside(x.is_cuda)
-        z, square = x, x * x
+        z, square = x, squares_of_x
         for n, (made, ready) in enumerate(begun.made):
             self.streams[n].join(ready)
             std, _ = second.run(torch.bmm, square, made[1].mT)
@@ -220,29 +226,27 @@ class CapturedDense(DenseGradients):
             biases, last = self.layers[n].parts(state)[1], n == len(begun.made) - 1
             bias, at = (biases.mean, biases.raw_std), begun.at[n] + self.weights[n].noise
             squares = kernels.outputs(outputs, std, bias, normal, at, least, last)
-            saved.append(Saved(made, of_kl[n][0], of_kl[n][2], z, square, std, at))
+            saved.append(Saved(made, *of_kl[n], z, square, std, at))
             z, square = outputs, outputs if squares is None else squares
             if self.skip and not last:
                 z, square = torch.cat([z, x], -1), torch.cat([square, saved[0].square], -1)
         others: dict[str, Tensor] = {}
         if type(self.objective.likelihood) is Categorical and z.shape[2] <= _CLASSES:
-            slope, nll = kernels.classes(z, batch.y.contiguous(), batch.weight.contiguous())
+            slope, terms = kernels.classes(z, batch.y.contiguous(), batch.weight.contiguous())
         else:
-            slope, nll, others = self._likelihood(state, batch, z)
-
-        def parts_of() -> Parts:
-            for stream in self.streams:
-                stream.join()
-            by_layer = torch.stack([kl for _, kl, _ in of_kl], dim=1)
-            total, kl = nll.sum(1) if nll.dim() == 2 else nll, by_layer.sum(1)
-            return Parts(total + share * kl, total, kl, by_layer)
+            slope, terms, others = self._likelihood(state, batch, z)
 
         def back(adam: Adam | None, allowed: Any) -> dict[str, Tensor]:
             goal = Goal(state, adam)
             self._back(goal, saved, slope.contiguous(), share, normal, least**0.5, allowed)
             return others | goal.found
 
-        return parts_of, back
+        return (terms, by_layer), back
+
+    def join(self) -> None:
+        """Let the current stream wait for what the layers do beside it."""
+        for stream in self.streams:
+            stream.join()
 
     @torch.no_grad()
     def _back(
@@ -270,8 +274,7 @@ class CapturedDense(DenseGradients):
                 by_var, _ = second.run(torch.bmm, noisy, of_layer.made[1][..., :width])
                 slope = torch.bmm(slope, of_layer.made[0][..., :width])
                 second.join()
-        for stream in self.streams:
-            stream.join()
+        self.join()
 
     def _move(
         self,
@@ -304,25 +307,41 @@ def _strategy(placed: PlacedLayer) -> MeanField:
     return Flow(placed)
 
 
+def _plain_rows(engine: Engine) -> bool:
+    """Whether batches are rows of a table in memory as they are, or of pixels."""
+    if not isinstance(engine.batches, Batches) or engine.augment or engine.shard is not None:
+        return False
+    data = engine.state["data"]
+    plain = "shifts" not in engine.state["loop"] and all(t.is_contiguous() for t in data.values())
+    return plain and data["x"].dim() == 2 and data["x"].dtype in (torch.uint8, torch.float32)
+
+
 def joined_step(engine: Engine, dense: CapturedDense) -> None:
     """A captured step with gradients and Adam in one pass; what is small runs beside it."""
-    state, loop = engine.state, engine.state["loop"]
-    cuda = loop["step"].is_cuda
-    beside = Beside(cuda)
-    (rates, root), _ = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
-    rows = loop["offsets"].numel()
-    begun = dense.begin(state, lambda: engine._noise(state), rows)  # kept until the streams have joined
-    parts_of, back = dense.forward(state, engine._batch(state), loop["beta"], begun)
+    from sparsebnn.kernels import triton_batch as kernels
 
-    def account() -> Parts:
+    state, loop = engine.state, engine.state["loop"]
+    beside = Beside(loop["step"].is_cuda)
+    (rates, root), _ = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
+    # What streams share is kept until they have joined.
+    begun = dense.begin(state, lambda: engine._noise(state), loop["offsets"].numel())
+    if _plain_rows(engine):
+        x, squares, y, weight, share = kernels.gather(state["data"], loop, dense.objective.n_data)
+        batch = Batch(x, y, weight, share)
+    else:
+        batch = engine._batch(state)
+        batch = batch._replace(x=batch.x.contiguous())
+        share = (batch.rows / dense.objective.n_data * loop["beta"]).contiguous()
+        squares = batch.x * batch.x
+    (terms, by_layer), back = dense.forward(state, batch, squares, share, begun)
+
+    def account() -> None:
         """Needed before Adam's step, and not by the gradients."""
-        parts = parts_of()
-        mark_stopped(loop, torch.isfinite(parts.loss))
-        count_step(loop, parts)
-        return parts
+        dense.join()
+        kernels.account(loop, terms.contiguous(), by_layer, share)
 
     with torch.no_grad():
-        _parts, allowed = beside.run(account)  # kept as well
+        _, allowed = beside.run(account)
         others = back(Adam(rates, root, loop["alive"], engine.group_of), allowed)
         beside.join()
         engine._plain_adam(state, rates, root)(others)

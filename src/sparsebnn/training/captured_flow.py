@@ -15,7 +15,7 @@ from torch import Tensor
 from sparsebnn.kernels import masked
 from sparsebnn.posteriors.flow import FlowFamily
 from sparsebnn.posteriors.flows import _SLOPE
-from sparsebnn.training.captured import Beside, Goal, MeanField, Saved
+from sparsebnn.training.captured import Begun, Beside, Goal, MeanField, Saved
 from sparsebnn.training.dense import PlacedLayer, State
 
 __all__ = ["Flow"]
@@ -132,33 +132,34 @@ class Flow(MeanField):
         return direct, one, found[::-1]
 
     def moments(self, state: State, noise: Tensor, at: int) -> tuple[Tensor, ...]:
-        from sparsebnn.kernels import triton_flow as kernels
+        from sparsebnn.kernels import triton_flow, triton_scaled
 
         vectors, (w, _) = self._vectors(state), self.placed.parts(state)
-        z, nats = kernels.begin(vectors["z0_mean"], vectors["z0_log_var"], noise, at)
+        z, nats = triton_flow.begin(vectors["z0_mean"], vectors["z0_log_var"], noise, at)
         z, nats, self.began = self._through("q_flow", state, z, nats)
         given = w.mean, w.raw_std, w.logit, w.prior_mean, z, vectors["auxiliary_direction"]
-        return *kernels.moments(*given), z, nats
+        return *triton_scaled.moments(*given), z, nats
 
     def divergence(
-        self, state: State, made: Sequence[Tensor], noise: Tensor, at: int, share: Tensor
-    ) -> tuple[Tensor, Tensor, Any]:
-        from sparsebnn.kernels import triton_flow as kernels
+        self, state: State, begun: Begun, layer: int, share: Tensor, by_layer: Tensor
+    ) -> tuple[Tensor, Any]:
+        from sparsebnn.kernels import triton_scaled as kernels
 
-        prior, kl, _ = super().divergence(state, made, noise, at, share)
-        *_, by_row, z, nats = made
+        prior, _ = super().divergence(state, begun, layer, share, by_layer)
+        *_, by_row, z, nats = begun.made[layer][0]
         z_b, nats, steps = self._through("r_flow", state, z, nats)
         vectors = self._vectors(state)
-        given = z_b, vectors["auxiliary_mean"], vectors["auxiliary_log_var"], share, nats
+        given = z_b, vectors["auxiliary_mean"], vectors["auxiliary_log_var"], share, nats, by_layer, layer
         least = torch.finfo(z.dtype).tiny ** 0.75
-        nats, to_row, direct, *to_d = kernels.auxiliary(by_row, noise, at + self.dim, *given, least)
+        place = begun.at[layer] + self.dim
+        to_row, direct, *to_d = kernels.auxiliary(by_row, begun.noise[0], place, *given, least)
         back = self._back("r_flow", state, steps, direct, (None, None), share)
-        return prior, kl + nats, _Auxiliary(to_row, (to_d[0], to_d[1]), *back[:2], steps, back[2])
+        return prior, _Auxiliary(to_row, (to_d[0], to_d[1]), *back[:2], steps, back[2])
 
     def move(
         self, goal: Goal, saved: Saved, by_moments: tuple[Tensor, Tensor], share: Tensor, noise: Tensor
     ) -> list[Any]:
-        from sparsebnn.kernels import triton_flow as kernels
+        from sparsebnn.kernels import triton_flow, triton_scaled
 
         state, known, vectors = goal.state, saved.known, self._vectors(goal.state)
         of_r, of_q = Beside(share.is_cuda), Beside(share.is_cuda)
@@ -166,7 +167,7 @@ class Flow(MeanField):
         held, names = self.held("weights", state)
         of_weights = saved.made[4], vectors["auxiliary_direction"], known.by_row, saved.prior, share
         to = goal.of(names, held)
-        to_z, to_e = kernels.parameters(*by_moments, held, *of_weights, *to, goal.constants)
+        to_z, to_e = triton_scaled.parameters(*by_moments, held, *of_weights, *to, goal.constants)
         began = self.began
         in_parts = known.in_parts, to_z
         direct, from_flow, rows = self._back("q_flow", state, began, known.direct, in_parts, share)
@@ -174,7 +175,7 @@ class Flow(MeanField):
         to = goal.of([f"{self.prefix}.{name}" for name in _VECTORS], list(vectors.values()))
         place = saved.noise_at - self.noise
         given = direct, from_flow, to_e, known.to_d, noise, place, share, list(vectors.values())
-        kernels.vectors(*given, *to, goal.constants)
+        triton_flow.vectors(*given, *to, goal.constants)
         of_r.join()
         of_q.join()
         return [to_z, to_e, direct, from_flow, rows, began]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sparsebnn.kernels.ahead import compile_ahead
 from sparsebnn.kernels.dispatch import capturing, tracing
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
         if engine.mode == "captured":
             waiting()
             with capturing():
+                engine._noise(engine.state)  # finds out whether its kernel works
+                compile_ahead(engine._captured_step, engine.device)
                 engine._advance = captured(engine._captured_step, min(3, engine.batches.per_epoch))
         else:
             with SILENT:
