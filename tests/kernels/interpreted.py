@@ -250,6 +250,11 @@ def batches() -> None:
     parts = Parts(terms.sum(1) + share * kl.sum(1), terms.sum(1), kl.sum(1), kl)
     mark_stopped(loops[1], torch.isfinite(parts.loss))
     count_step(loops[1], parts)
+    rates = torch.tensor([[1e-4, 2e-4], [3.0, 0.0]])
+    for step in (0, 1, 200_000):
+        ours = triton_batch.corrected({"rates": rates, "step": torch.tensor(step)}, BETAS)
+        for one, other in zip(ours, corrected(rates, torch.tensor(step + 1))):
+            torch.testing.assert_close(one, other, rtol=2e-7, atol=0.0)
     for name, expected in loops[1].items():
         _same(name, loops[0][name].nan_to_num(posinf=9.0).double(), expected.nan_to_num(posinf=9.0).double())
 

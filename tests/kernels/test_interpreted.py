@@ -41,4 +41,4 @@ def test_kernels_are_translated_for_a_gpu():
     """At the sizes and tiles of the paper's networks; what needs too much shared memory fails."""
     done = run("translated.py")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "of 32 kernels" in done.stdout
+    assert "of 33 kernels" in done.stdout

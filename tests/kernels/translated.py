@@ -104,6 +104,7 @@ def dense(k: int, family: str) -> None:
     pixels = torch.zeros(60_000, 784, dtype=torch.uint8)
     triton_batch.gather({"x": pixels, "y": many[0]}, loop, 60_000)
     triton_batch.account(loop, terms, by_layer, one[0])
+    triton_batch.corrected(loop | {"rates": one}, (0.9, 0.999))
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ Operation by operation they take thirty launches, one after the other, for a few
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -78,6 +79,27 @@ def _account_kernel(
         tl.store(at, tl.load(at, mask=there, other=0.0) + value.to(tl.float64), mask=there & lives)
     tl.store(position, tl.load(position) + 1)
     tl.store(step, now + 1)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _corrected_kernel(
+    rates, step, out, root, count, LOG1: tl.constexpr, LOG2: tl.constexpr, BLOCK: tl.constexpr
+):
+    t = (tl.load(step) + 1).to(tl.float64)
+    i = tl.arange(0, BLOCK)
+    rate = tl.load(rates + i, mask=i < count, other=0.0)
+    tl.store(out + i, tl.div_rn(rate, (1.0 - tl.exp(t * LOG1)).to(tl.float32)), mask=i < count)
+    tl.store(root, tl.sqrt(1.0 - tl.exp(t * LOG2)).to(tl.float32))
+
+
+def corrected(loop: Mapping[str, Tensor], betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """As :func:`sparsebnn.training.optimizers.corrected`, for the step that comes."""
+    rates = loop["rates"].contiguous()
+    out, root, count = torch.empty_like(rates), rates.new_empty(()), rates.numel()
+    logs = math.log(betas[0]), math.log(betas[1])
+    block = triton.next_power_of_2(count)
+    _corrected_kernel[(1,)](rates, loop["step"], out, root, count, *logs, block, num_warps=1)
+    return out, root
 
 
 def gather(

@@ -18,7 +18,7 @@ from sparsebnn.kernels.triton_dense import _move
 from sparsebnn.kernels.triton_spike_slab import _softplus
 
 LOG_2_PI = tl.constexpr(1.8378770664093453)
-_MOST = 1024  # columns at once
+BLOCK = 1024  # numbers at once, where a program takes a whole vector
 
 
 @triton.jit(do_not_specialize=["dim", "noise_at", "noise_size"])
@@ -158,16 +158,12 @@ def _vectors_kernel(
     _move(d_log_var, d_log_var_1, d_log_var_2, at, there, g, p, rate, root_now, BETA1, BETA2, EPS, UPDATE)
 
 
-def block(count: int) -> int:
-    return min(_MOST, triton.next_power_of_2(count))
-
-
 def begin(mean: Tensor, log_var: Tensor, noise: Tensor, noise_at: int) -> tuple[Tensor, Tensor]:
     """z₀ ``(K, dim)`` and log q(z₀)."""
     k, dim = mean.shape
     z, nats = torch.empty_like(mean), mean.new_empty(k)
     size = noise.shape[1]
-    _begin_kernel[(k,)](mean, log_var, noise, z, nats, dim, noise_at, size, block(dim), num_warps=4)
+    _begin_kernel[(k,)](mean, log_var, noise, z, nats, dim, noise_at, size, BLOCK, num_warps=4)
     return z, nats
 
 
@@ -175,7 +171,7 @@ def gate(made: Tensor, z: Tensor, nats: Tensor) -> tuple[Tensor, Tensor]:
     """The next z, and ``nats`` less the step's log-determinant."""
     k, dim = z.shape
     out, after = torch.empty_like(z), torch.empty_like(nats)
-    _gate_kernel[(k,)](made, z, out, nats, after, dim, block(dim), num_warps=4)
+    _gate_kernel[(k,)](made, z, out, nats, after, dim, BLOCK, num_warps=4)
     return out, after
 
 

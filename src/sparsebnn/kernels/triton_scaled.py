@@ -16,13 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from sparsebnn.kernels.triton_dense import _changes, _move, _stride
-from sparsebnn.kernels.triton_flow import LOG_2_PI, Adam, block, how
+from sparsebnn.kernels.triton_flow import BLOCK, LOG_2_PI, Adam, how
 from sparsebnn.kernels.triton_spike_slab import _TINY, _softplus
 
 _LARGE = tl.constexpr(50.0)  # no log variance of z given the weights is beyond
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "columns", "stride"])
 def _moments_kernel(
     mean, raw_std, logit, z, direction, first, second, sums, by_row, prior_mean, stride, rows, columns,
     DENSE: tl.constexpr, BLOCK: tl.constexpr,
@@ -115,7 +115,7 @@ def _auxiliary_kernel(
                  mask=there)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["replicates"])
+@triton.jit(do_not_specialize=["replicates", "rows", "columns"])
 def _parameters_kernel(
     by_mean, by_var, mean, raw_std, logit, z, direction, by_row, prior, prior_size, share,
     mean_first, mean_second, raw_first, raw_second, logit_first, logit_second, to_z, to_direction,
@@ -178,7 +178,7 @@ def moments(
     sums, by_row = mean.new_empty(k, rows, 3), mean.new_empty(k, 2, rows)
     _moments_kernel[(rows, k)](
         mean, raw_std, mean if logit is None else logit, z, direction, first, second, sums, by_row,
-        prior_mean, _stride(prior_mean), rows, columns, logit is None, block(columns), num_warps=4,
+        prior_mean, _stride(prior_mean), rows, columns, logit is None, 512, num_warps=4,
     )  # fmt: skip
     return first, second, sums, by_row
 
@@ -194,7 +194,7 @@ def auxiliary(
     rows = by_row.shape[2]
     _auxiliary_kernel[(k,)](
         by_row, noise, z, d_mean, d_log_var, share, nats, by_layer, by_layer.shape[1], layer, to_row, to_z,
-        *to_d, rows, dim, noise_at, noise.shape[1], least, block(max(rows, dim)), num_warps=4,
+        *to_d, rows, dim, noise_at, noise.shape[1], least, BLOCK, num_warps=4,
     )  # fmt: skip
     return to_row, to_z, *to_d
 

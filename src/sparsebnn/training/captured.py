@@ -19,7 +19,7 @@ from sparsebnn.posteriors.flow import FlowFamily
 from sparsebnn.training.batches import Batch, Batches
 from sparsebnn.training.dense import DenseGradients, PlacedLayer, State
 from sparsebnn.training.objective import Objective, Parts
-from sparsebnn.training.optimizers import BETAS, EPS, average, corrected
+from sparsebnn.training.optimizers import BETAS, EPS, average
 
 if TYPE_CHECKING:
     from sparsebnn.training.engine import Engine
@@ -144,6 +144,7 @@ class Begun(NamedTuple):
     """What does not depend on the batch: noise, moments of layers with an event, where their noise begins."""
 
     noise: tuple[Tensor, Tensor]
+    ready: Any  # an event: the noise is there
     made: list[tuple[tuple[Tensor, ...], Any]]
     at: list[int]
 
@@ -186,10 +187,10 @@ class CapturedDense(DenseGradients):
             at.append(place)
             place += weights.noise + rows * placed.layer.out_features
         made = self._moments(state, self._none, at) if plain else []
-        normal, logistic = noise()
+        (normal, logistic), ready = Beside(cuda and plain).run(noise)
         normal = normal.contiguous()
         made = made or self._moments(state, normal, at)
-        return Begun((normal, logistic), made, at)
+        return Begun((normal, logistic), ready, made, at)
 
     _none = torch.empty(0)
 
@@ -223,6 +224,8 @@ class CapturedDense(DenseGradients):
             std, _ = second.run(torch.bmm, square, made[1].mT)
             outputs = torch.bmm(z, made[0].mT)
             second.join()
+            if n == 0 and begun.ready is not None:
+                torch.cuda.current_stream().wait_event(begun.ready)
             biases, last = self.layers[n].parts(state)[1], n == len(begun.made) - 1
             bias, at = (biases.mean, biases.raw_std), begun.at[n] + self.weights[n].noise
             squares = kernels.outputs(outputs, std, bias, normal, at, least, last)
@@ -322,7 +325,6 @@ def joined_step(engine: Engine, dense: CapturedDense) -> None:
 
     state, loop = engine.state, engine.state["loop"]
     beside = Beside(loop["step"].is_cuda)
-    (rates, root), _ = beside.run(lambda: corrected(loop["rates"], loop["step"] + 1))
     # What streams share is kept until they have joined.
     begun = dense.begin(state, lambda: engine._noise(state), loop["offsets"].numel())
     if _plain_rows(engine):
@@ -333,6 +335,7 @@ def joined_step(engine: Engine, dense: CapturedDense) -> None:
         batch = batch._replace(x=batch.x.contiguous())
         share = (batch.rows / dense.objective.n_data * loop["beta"]).contiguous()
         squares = batch.x * batch.x
+    (rates, root), _ = beside.run(kernels.corrected, loop, BETAS)
     (terms, by_layer), back = dense.forward(state, batch, squares, share, begun)
 
     def account() -> None:

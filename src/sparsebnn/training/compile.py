@@ -168,6 +168,11 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
     # Rehearsals change no parameters, since no replicate is alive; what else they change is restored.
     changed = [t for kind in ("loop", "average", "varied") for t in engine.state[kind].values()]
     kept = [tensor.clone() for tensor in changed]
+
+    def restore() -> None:
+        for tensor, before in zip(changed, kept):
+            tensor.copy_(before)
+
     engine["alive"].fill_(False)
     try:
         if engine.mode == "captured":
@@ -175,6 +180,8 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
             with capturing():
                 engine._noise(engine.state)  # finds out whether its kernel works
                 compile_ahead(engine._captured_step, engine.device)
+                restore()
+                engine["alive"].fill_(False)
                 engine._advance = captured(engine._captured_step, min(3, engine.batches.per_epoch))
         else:
             with SILENT:
@@ -187,6 +194,5 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
         _log.warning("%s the training step failed (%s); running it eagerly.", verb, reason)
         engine.mode, engine._advance = "eager", engine._eager_step
         engine._dense = engine._dense_gradients(False)
-    for tensor, before in zip(changed, kept):
-        tensor.copy_(before)
+    restore()
     engine.compile_seconds += time.perf_counter() - started - waited
