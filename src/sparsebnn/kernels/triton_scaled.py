@@ -25,9 +25,10 @@ _LARGE = tl.constexpr(50.0)  # no log variance of z given the weights is beyond
 @triton.jit(do_not_specialize=["rows", "columns", "stride"])
 def _moments_kernel(
     mean, raw_std, logit, z, direction, first, second, sums, by_row, prior_mean, stride, rows, columns,
-    DENSE: tl.constexpr, BLOCK: tl.constexpr,
+    DENSE: tl.constexpr, BY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a row of weights: moments, sums for their KL, and the moments of its product with ``direction``."""
+    columns *= BY
     k, row = tl.program_id(1).to(tl.int64), tl.program_id(0)
     center = tl.load(prior_mean + k * stride)
     kept_sum, squares_sum = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
@@ -121,10 +122,11 @@ def _parameters_kernel(
     mean_first, mean_second, raw_first, raw_second, logit_first, logit_second, to_z, to_direction,
     rates, root, alive, replicates, rows, columns,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, OF_MEAN: tl.constexpr, OF_RAW: tl.constexpr,
-    OF_LOGIT: tl.constexpr, UPDATE: tl.constexpr, DENSE: tl.constexpr, EACH: tl.constexpr, BR: tl.constexpr,
-    BC: tl.constexpr,
+    OF_LOGIT: tl.constexpr, UPDATE: tl.constexpr, DENSE: tl.constexpr, BY: tl.constexpr, EACH: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Adam's step of the weights, and in parts, over some rows each, the gradients by z and ``direction``."""
+    columns *= BY
     k, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     col = tl.program_id(0) * BC + tl.arange(0, BC)
     inside = col < columns
@@ -169,6 +171,11 @@ def _parameters_kernel(
     tl.store(to_direction + out, tl.sum(right, 0), mask=inside)
 
 
+def _aligned(columns: int) -> int:
+    """What the columns are a multiple of: the kernels then read four numbers at once."""
+    return 1 if columns % 4 else 4
+
+
 def moments(
     mean: Tensor, raw_std: Tensor, logit: Tensor | None, prior_mean: Tensor, z: Tensor, direction: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -176,9 +183,10 @@ def moments(
     k, rows, columns = mean.shape
     first, second = torch.empty_like(mean), torch.empty_like(mean)
     sums, by_row = mean.new_empty(k, rows, 3), mean.new_empty(k, 2, rows)
+    by = _aligned(columns)
     _moments_kernel[(rows, k)](
         mean, raw_std, mean if logit is None else logit, z, direction, first, second, sums, by_row,
-        prior_mean, _stride(prior_mean), rows, columns, logit is None, 512, num_warps=4,
+        prior_mean, _stride(prior_mean), rows, columns // by, logit is None, by, 512, num_warps=4,
     )  # fmt: skip
     return first, second, sums, by_row
 
@@ -207,14 +215,14 @@ def parameters(
     """As in :mod:`~sparsebnn.kernels.triton_dense`; returns gradients by z and e in ``(K, parts, dim)``."""
     k, rows, columns = by_mean.shape
     dense, some = len(held) == 2, held[0]
-    each, wide = 32, 128
+    each, wide, by = 32, 128, _aligned(columns)
     moved = [t for pair in zip(first, second) for t in pair] + [some] * (2 * dense)
     rates, root, alive, groups = how(adam, some, len(held))
     parts = triton.cdiv(rows, each)
     out = by_mean.new_empty(k, parts, columns), by_mean.new_empty(k, parts, columns)
     _parameters_kernel[(triton.cdiv(columns, wide), parts, k)](
         by_mean, by_var, *held, *[some] * dense, z, direction, by_row, known, known.stride(0), share, *moved,
-        *out, rates, root, alive, k, rows, columns, *constants, *groups, *[0] * dense, adam is not None,
-        dense, each, 8, wide, num_warps=4,
+        *out, rates, root, alive, k, rows, columns // by, *constants, *groups, *[0] * dense,
+        adam is not None, dense, by, each, 8, wide, num_warps=4,
     )  # fmt: skip
     return out
