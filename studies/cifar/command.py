@@ -111,7 +111,7 @@ TUNED = (
 )
 # By depth. For 18, validation rows gave 1e-2 the lower calibration error and 1e-3 the lower NLL.
 CHOSEN = {18: Posterior(temperature=3e-3), 20: Posterior(temperature=3e-2)}
-# From the weights of a plain network: of the highest accuracies on validation rows the one with the lowest NLL.
+# From plain weights: of the highest accuracies on validation rows the one with the lowest NLL.
 CHOSEN_TUNED = Posterior(temperature=3e-3, slab_std=0.011, tuned_std_rate=1e-2)
 
 
