@@ -57,7 +57,10 @@ def candidate_table(rows: Sequence[Row]) -> str:
         if row["method"] == "lrt from plain":
             rates = [row["tuned_rate"], row["logit_rate"], row["tuned_std_rate"]]
         cells = [f"{row['temperature']:g}", f"{row['slab_std']:g}", ", ".join(f"{r:g}" for r in rates)]
-        cells += [f"{row['refit_factor']:g}", "step by step" if row["gradual"] else "at once"]
+        cut = "step by step" if row["gradual"] else "at once"
+        if row["method"] == "lrt from plain":
+            cut = f"after {row['tuned_free']:.0%}"
+        cells += [f"{row['refit_factor']:g}", cut]
         line += [""] * len(cells) if row["method"] in ("plain", "pruned") else cells
         body.append([*line, f"{100 * row['accuracy']:.2f}", f"{row['nll']:.3f}", f"{100 * row['ece']:.2f}"])
     return _lines(head, body)
