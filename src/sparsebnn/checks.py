@@ -40,6 +40,41 @@ def printable(text: object) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
+def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
+    """Complain of columns that hold text, or missing or infinite values, by their names.
+
+    What is no table passes: its shape is checked elsewhere.
+
+    >>> check_table_of_numbers([[1.0, 2.0], [float("nan"), 3.0]], "fit")
+    Traceback (most recent call last):
+    sparsebnn.checks.InvalidInput: The 'X' of fit must be finite numbers. Got NaN in column 0 (1 row) instead.
+    """
+    if hasattr(X, "columns"):
+        named = [(repr(str(name)), X[name]) for name in dict.fromkeys(X.columns)]
+    else:
+        cells = np.asarray(X) if isinstance(X, list | tuple | np.ndarray) else np.empty(0)
+        if cells.ndim != 2 or cells.dtype.kind in "bui":
+            return
+        named = [(f"column {j}", cells[:, j]) for j in range(cells.shape[1])]
+    found: dict[str, list[str]] = {"text": [], "NaN": [], "inf": []}
+    for name, column in named:
+        try:
+            values = np.asarray(column, dtype=np.float64)
+        except (TypeError, ValueError):
+            found["text"].append(name)
+            continue
+        for kind, bad in (("NaN", np.isnan(values)), ("inf", np.isinf(values))):
+            if count := int(bad.sum()):
+                found[kind].append(f"{name} ({count:,} row{'s' if count > 1 else ''})")
+    got = [
+        f"{kind} in {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+        for kind, names in found.items()
+        if names
+    ]
+    if got:
+        raise invalid("X", owner, "finite numbers", " and ".join(got), advice)
+
+
 def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> str:
     """Return ``value`` when it is one of ``choices``; otherwise say which one was probably meant."""
     names = list(choices)

@@ -213,3 +213,25 @@ def test_progress_is_printed_when_asked_for(capsys):
     assert capsys.readouterr().out == ""
     SpikeSlabRegression(**SHORT, verbose=True).fit(x, y)
     assert "iteration 500 of 500" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_columns_that_are_no_numbers_are_named(package):
+    frames = pytest.importorskip(package)
+    x, y = linear(30)
+    x = x[:, :2]
+    good = {"a": x[:, 0], "b": x[:, 1]}
+    gap = np.where(np.arange(30) < 2, np.nan, x[:, 0])
+    cases = {
+        "text in 'c'": good | {"c": ["red"] * 30},
+        r"NaN in 'c' \(2 rows\)": good | {"c": gap},
+        r"NaN in 'c' \(2 rows\) and inf in 'd' \(1 row\)": good | {"c": gap, "d": [np.inf] + [0.0] * 29},
+    }
+    for message, columns in cases.items():
+        with pytest.raises(InvalidInput, match=message):
+            SpikeSlabRegression(**SHORT).fit(frames.DataFrame(columns), y)
+    model = SpikeSlabRegression(**SHORT).fit(frames.DataFrame(good), y)
+    with pytest.raises(InvalidInput, match="text in 'b'"):
+        model.predict(frames.DataFrame(good | {"b": ["red"] * 30}))
+    with pytest.raises(InvalidInput, match=r"NaN in column 0 \(2 rows\)"):
+        SpikeSlabRegression(**SHORT).fit(np.column_stack([gap, x]), y)

@@ -23,7 +23,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sparsebnn.checks import check_choice, check_count, check_number, invalid
+from sparsebnn.checks import check_choice, check_count, check_number, check_table_of_numbers, invalid
 from sparsebnn.selection.credible_sets import credible_sets
 from sparsebnn.selection.glm_marginal import GLMEvidence
 from sparsebnn.selection.structure import Evidence, sample_structures, size_log_prior
@@ -231,8 +231,13 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         )
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
+    def _check_numbers(self, X: Any) -> None:
+        advice = "Code text as numbers and fill gaps first, or use SparseBNNRegressor or SparseBNNClassifier."
+        check_table_of_numbers(X, type(self).__name__, advice)
+
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        self._check_numbers(X)
         return validate_data(self, X, reset=False, dtype=np.float64)
 
     def _predictors(self, X: np.ndarray) -> np.ndarray:

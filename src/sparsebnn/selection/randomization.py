@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebnn.checks import check_number, invalid
+from sparsebnn.checks import check_number, check_table_of_numbers, invalid
 
 __all__ = ["adjusted_p_values", "randomization_p_values"]
 
@@ -68,6 +68,7 @@ def randomization_p_values(
     [False, True, False, False]
     """
     owner = "randomization_p_values"
+    check_table_of_numbers(X, owner)
     x, target = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x.ndim != 2 or x.shape[1] < 2 or target.shape != x.shape[:1]:
         expected = "a table with at least 2 columns, and a target for each row"
