@@ -153,6 +153,18 @@ def test_fused_is_what_auto_takes_and_a_resumed_run_is_the_same(tmp_path):
 
 
 @needs_compiler
+def test_a_fused_run_that_is_resumed_without_a_compiler_says_so(tmp_path, monkeypatch, caplog):
+    given = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(Halt):
+        in_mode("auto", epochs=6, callbacks=[Stop(9)], **given)
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    with caplog.at_level("WARNING", "sparsebnn"):
+        resumed = in_mode("auto", epochs=6, resume=True, **given)
+    assert resumed.mode == "eager"
+    assert "interrupted in mode='fused'" in caplog.text
+
+
+@needs_compiler
 def test_a_replicate_that_is_not_finite_stops_alone_and_names_its_gradient():
     run = in_mode("fused", per_replicate={"learning_rate": [0.01, 1e30, 0.01]})
     assert [stop.replicate for stop in run.stopped] == [1]
@@ -170,6 +182,7 @@ def test_fused_is_refused_where_it_cannot_be(kind, monkeypatch):
     if kind == "no compiler":
         monkeypatch.setattr(kernels, "available", lambda: False)
     given = {"likelihood": Gaussian(), "settings": Settings(epochs=1), "progress": False}
-    with pytest.raises(InvalidInput, match="'mode' of train"):
+    reason = "no C compiler" if kind == "no compiler" else "another network"
+    with pytest.raises(InvalidInput, match=f"'mode' of train .* with {reason}"):
         train(network, (x, x[:, 0]), mode="fused", **given)
     assert train(network, (x, x[:, 0]), **given).mode == "eager"

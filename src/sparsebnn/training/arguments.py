@@ -23,6 +23,7 @@ from sparsebnn.checks import (
     check_tensor,
     invalid,
 )
+from sparsebnn.kernels import training as kernels
 from sparsebnn.nn.networks import bayesian_layers, kept, obstacles
 from sparsebnn.nn.passes import call
 from sparsebnn.training.batches import targets_of
@@ -317,8 +318,30 @@ def check_mode(mode: str, device: torch.device, in_parts: bool = False, closed_f
         raise invalid("mode", "train", "'auto', 'eager', 'fused' or 'compiled' on a CPU", repr(mode), advice)
     if mode == "fused" and (device.type == "cuda" or not closed_form):
         expected = "'fused' only for dense networks with ReLU in single precision, on a CPU with a C compiler"
-        raise invalid("mode", "train", expected, repr(mode), "Use mode='auto'.")
+        got = (
+            "a GPU"
+            if device.type == "cuda"
+            else "no C compiler"
+            if not kernels.available()
+            else "another network"
+        )
+        raise invalid("mode", "train", expected, f"{mode!r} with {got}", "Use mode='auto'.")
     return mode
+
+
+def resumed_mode(before: str, now: str, device: torch.device, in_parts: bool, closed_form: bool) -> str:
+    """The mode ``before`` an interruption; where it is not possible, ``now``, with a warning."""
+    try:
+        return check_mode(before, device, in_parts, closed_form)
+    except InvalidInput:
+        if before != now:
+            _log.warning(
+                "The run was interrupted in mode=%r, which is not possible here. It goes on in mode=%r, "
+                "and its numbers will differ by rounding.",
+                before,
+                now,
+            )
+        return now
 
 
 def break_even(replicates: Replicates) -> float:

@@ -7,16 +7,15 @@ captured twice.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sparsebnn.checks import InvalidInput, check_tensor, invalid
+from sparsebnn.checks import check_tensor, invalid
 from sparsebnn.kernels.dispatch import keep_freed_memory
-from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode
+from sparsebnn.training.arguments import check_mode, check_per_replicate, chosen_mode, resumed_mode
 from sparsebnn.training.batches import Batch, Batches, first_of, gather
 from sparsebnn.training.compile import prepare
 from sparsebnn.training.dense import DenseGradients
@@ -331,10 +330,9 @@ class Engine:
     def resume_mode(self, before: str | None) -> None:
         """With ``"auto"``, continue in the mode in which a checkpoint was written, if the device has it."""
         if self.requested == "auto" and before is not None:
-            with contextlib.suppress(InvalidInput):
-                fast = self._dense_gradients(True)
-                self.mode = check_mode(before, self.device, self._in_parts, fast is not None)
-                self._dense = fast if self.mode in ("fused", "captured") else self._dense_gradients(False)
+            fast = self._dense_gradients(True)
+            self.mode = resumed_mode(before, self.mode, self.device, self._in_parts, fast is not None)
+            self._dense = fast if self.mode in ("fused", "captured") else self._dense_gradients(False)
 
     def prepare(self, ready: Callable[[], None] | None = None) -> None:
         """Compile or capture, if that is the mode; ``ready`` is called before the step runs first."""
