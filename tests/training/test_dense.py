@@ -8,11 +8,21 @@ from sparsebnn import Linear, mlp
 from sparsebnn.checks import InvalidInput
 from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.compiler import find_compiler
-from sparsebnn.likelihoods import Gaussian, NegativeBinomial, NoisyCategorical, Poisson, StudentT
+from sparsebnn.likelihoods import (
+    Categorical,
+    Gaussian,
+    NegativeBinomial,
+    NoisyCategorical,
+    Poisson,
+    StudentT,
+)
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.priors import SpikeSlabPrior
 from sparsebnn.training import Settings, train
+from sparsebnn.training.captured import CapturedDense, MeanField
+from sparsebnn.training.captured_flow import Flow
 from sparsebnn.training.dense import DenseGradients
+from sparsebnn.training.objective import Objective
 from training.runs import Halt, Stop
 
 LEARNED = EmpiricalPrior(0.2, learn_inclusion=True)
@@ -186,3 +196,28 @@ def test_fused_is_refused_where_it_cannot_be(kind, monkeypatch):
     with pytest.raises(InvalidInput, match=f"'mode' of train .* with {reason}"):
         train(network, (x, x[:, 0]), mode="fused", **given)
     assert train(network, (x, x[:, 0]), **given).mode == "eager"
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({}, [MeanField, MeanField]),
+        ({"family": "gaussian"}, [MeanField, MeanField]),
+        ({"family": "flow"}, [Flow, Flow]),
+        ({"family": "mnf", "input_skip": True}, [Flow, Flow]),
+        ({"family": "flow", "family_options": {"hidden": (8,)}}, None),  # too small to be folded
+        ({"family": "flow", "family_options": {"kind": "coupling"}}, None),
+        ({"family": "flow", "family_options": {"auxiliary": "drawn"}}, None),
+        ({"family": "flow", "family_options": {"squash": "tanh"}}, None),
+        ({"family": "flow", "family_options": {"z_per": "example"}}, None),
+        ({"family": "flow", "family_options": {"length": 0}}, None),
+        ({"family": "flow", "family_options": {"group_by": "input"}}, None),
+        ({"family": "concrete"}, None),
+        ({"activation": "tanh"}, None),
+    ],
+    ids=str,
+)
+def test_kernels_of_captured_steps_take_the_networks_that_they_know(options, kinds):
+    objective = Objective(mlp([20, 12, 3], **options), Categorical(3), 100)
+    found = CapturedDense.of(objective)
+    assert (None if found is None else [type(each) for each in found.weights]) == kinds

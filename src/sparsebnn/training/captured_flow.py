@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebnn.kernels import masked
+from sparsebnn.kernels.dispatch import kernel
 from sparsebnn.posteriors.flow import FlowFamily
 from sparsebnn.posteriors.flows import _SLOPE
 from sparsebnn.training.captured import Begun, Beside, Goal, MeanField, Saved
@@ -96,7 +97,7 @@ class Flow(MeanField):
             h, inputs, outputs = z, [], []
             for layer in layers:
                 weight, bias = (state["trained"][name] for name in layer.names)
-                h, folded = masked._forward._init_fn(h, weight, bias, *layer.fold, layer.slope)
+                h, folded = kernel(masked._forward)(h, weight, bias, *layer.fold, layer.slope)
                 inputs.append(folded)
                 outputs.append(h)
             steps.append(_Step(z, inputs, outputs))
@@ -124,7 +125,7 @@ class Flow(MeanField):
             for layer, y, size in zip(reversed(layers), reversed(step.outputs), reversed(sizes)):
                 weight = state["trained"][layer.names[0]]
                 given = grad, y, weight, *layer.fold, layer.slope, size
-                grad, by_row = masked._backward._init_fn(*given)
+                grad, by_row = kernel(masked._backward)(*given)
                 rows.append(by_row)
             found.append(rows[::-1])
             one, other = grad, None
