@@ -7,7 +7,7 @@ import pytest
 
 from studies.runner import read_rows
 from studies.selection import finemapping
-from studies.selection.finemapping import Spec, run_susie, score, simulate, summary, table
+from studies.selection.finemapping import Spec, by_seed, run_susie, score, simulate, summary, table
 
 
 def genotypes(rows=3000, p=30):
@@ -28,18 +28,21 @@ def test_effects_explain_their_share_of_the_variance(number):
     assert (y != simulate(x, 3, number, seed=1)[0]).all()
 
 
-def test_summary_counts_data_sets_that_all_methods_have():
-    def row(method, number, sets, truth):
-        base = {
-            "method": method,
-            "effects": 2,
-            "data_set": number,
-            "seed": 0,
-            "seconds": 1.0,
-            "converged": True,
-        }
-        return base | score(sets, truth)
+def row(method, number, sets, truth, seed=0):
+    base = {
+        "method": method,
+        "effects": 2,
+        "data_set": number,
+        "seed": seed,
+        "seconds": 1.0,
+        "converged": True,
+        "truth": truth,
+        "sets": sets,
+    }
+    return base | score(sets, truth)
 
+
+def test_summary_counts_data_sets_that_all_methods_have():
     rows = [
         row("structure sampling", 0, [[1], [2, 3]], [1, 9]),
         row("structure sampling", 1, [[4, 5, 6]], [4, 5]),
@@ -54,6 +57,18 @@ def test_summary_counts_data_sets_that_all_methods_have():
     assert susie["power"] == pytest.approx(1 / 4)
     assert ours["median_size"] == 2.0
     assert "| 2 | susieR | 2 | 1 | 1.000 ± 0.000 | 0.250 | 1 |" in table([ours, susie])
+
+
+def test_seeds_have_lines_of_their_own():
+    rows = [
+        row("structure sampling", 0, [[1], [2, 3, 4]], [1, 9], seed=7),
+        row("susieR", 0, [[1]], [1, 9], seed=7),
+        row("structure sampling", 0, [[5]], [5, 6], seed=8),
+        row("susieR", 0, [[5, 6, 7]], [5, 6], seed=8),
+    ]
+    lines = by_seed(rows).splitlines()[2:]
+    assert lines[0] == "| 7 | 2 | 1 | 0.500 and 1.000 | 0.500 and 0.500 | 2 and 1 |"
+    assert lines[1] == "| 8 | 2 | 1 | 1.000 and 1.000 | 0.500 and 1.000 | 1 and 3 |"
 
 
 def test_a_second_run_adds_what_is_missing(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from studies.selection import (
     column_report,
     error_rates,
     fdr_report,
+    finemapping,
     finemapping_cost,
     mixtures,
     nonlinear,
@@ -69,6 +70,7 @@ def shown() -> dict[str, tuple[str, str, str]]:
     groups_files = [committed("groups", name) for name in ("digits-fc", "digits-lenet")]
     record = image_ood.read_record(RESULTS / "image_ood")
     assert record is not None
+    genes = rows_of("finemapping")
     return {
         "tables": ("paper_tables", tables.markdown(RESULTS), "tables"),
         "ablations": ("ablations", tables.pipes(ablations._HEAD, ablations.rows(RESULTS)), "tables"),
@@ -97,6 +99,9 @@ def shown() -> dict[str, tuple[str, str, str]]:
             nonlinear.table(nonlinear.summary(sorted(rows_of("nonlinear"), key=nonlinear._order))),
             "tables",
         ),
+        "finemapping": ("finemapping", finemapping.table(finemapping.summary(genes)), "tables"),
+        "finemapping pairs": ("finemapping", finemapping.paired(genes), "paired"),
+        "finemapping seeds": ("finemapping", finemapping.by_seed(genes), "seeds"),
         "cost": ("finemapping", finemapping_cost.table(rows_of("finemapping_cost")), "cost"),
         "image_ood": ("uncertainty", "\n".join(image_report.markdown(record)), "images"),
     }
