@@ -90,7 +90,7 @@ def test_uncertain_effects_have_sets_when_asked_for():
 
 
 def test_a_large_set_must_be_more_probable_than_a_small_one():
-    """Two members with probability 0.8 expect 0.4 in vain, twenty of them 4: too many."""
+    """With probability 0.8, two members are 0.5 in vain per effect, twenty are 5: too many."""
     rng = np.random.default_rng(7)
     z = rng.standard_normal((50, 2))
     x = z[:, [0] * 2 + [1] * 20]
@@ -100,10 +100,11 @@ def test_a_large_set_must_be_more_probable_than_a_small_one():
     assert members == [{0, 1}]
     every = credible_sets(samples, x, min_probability=0.5, max_false_members=None)
     assert len(every) == 2
-    false = [len(one) * (1.0 - one.coverage) for one in every]
-    assert min(false) < 1.0 < max(false)
-    kept = credible_sets(samples, x, min_probability=0.5, max_false_members=max(false) + 0.01)
-    assert [one.members for one in kept] == [one.members for one in every]
+    exists = samples[:, 2:].any(1).mean()
+    false = max(len(one) for one in every) * (1.0 - exists) / exists
+    assert 4.0 < false < 6.0
+    for limit, sets in ((false + 0.01, 2), (false - 0.01, 1)):
+        assert len(credible_sets(samples, x, min_probability=0.5, max_false_members=limit)) == sets
 
 
 def test_certain_effects_have_sets_of_any_size():

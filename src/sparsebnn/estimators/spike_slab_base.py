@@ -24,7 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsebnn.checks import check_choice, check_count, check_number, invalid
-from sparsebnn.selection.credible_sets import credible_sets
+from sparsebnn.selection.credible_sets import RARE, credible_sets
 from sparsebnn.selection.glm_marginal import GLMEvidence
 from sparsebnn.selection.structure import Evidence, sample_structures, size_log_prior
 
@@ -164,10 +164,10 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.diagnostics_ = self._widened(found.diagnostics, kept, width)
         if isinstance(evidence, GLMEvidence):
             self.diagnostics_["importance_error"] = float(np.median(evidence.errors))
-        active = np.nonzero(found.inclusion > 0.0)[0]
+        active = np.nonzero(found.inclusion >= min(RARE, found.inclusion.max()))[0]
         names = [self._name(i) for i in kept[active]]
         sets = credible_sets(
-            found.gammas(active),
+            found.redrawn(active),
             x[:, active],
             coverage=self.coverage,
             min_purity=self.min_purity,
@@ -239,11 +239,17 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Linear predictors of the posterior draws, (rows, draws)."""
         return np.asarray(X @ self._draws.T) + self._intercepts
 
-    def sample_inclusions(self) -> np.ndarray:
-        """The sampled structures (samples, columns), True where a column is included."""
+    def sample_inclusions(self, *, redrawn: bool = False) -> np.ndarray:
+        """The sampled structures (samples, columns), True where a column is included.
+
+        With ``redrawn``, the samples of which ``credible_sets_`` are made: each structure several times, with
+        one included column in places drawn from their exact distribution given the others. Shares of them
+        have less Monte Carlo error. For logistic and Poisson models they are the sampled structures.
+        """
         check_is_fitted(self)
-        samples = np.zeros((self._samples.slab.size, self.n_features_in_), dtype=bool)
-        samples[:, self._kept] = self._samples.gammas()
+        found = self._samples.redrawn() if redrawn else self._samples.gammas()
+        samples = np.zeros((len(found), self.n_features_in_), dtype=bool)
+        samples[:, self._kept] = found
         return samples
 
     def _get_support_mask(self) -> np.ndarray:

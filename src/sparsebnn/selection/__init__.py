@@ -23,7 +23,8 @@ from sparsebnn.selection.rules import (
 )
 from sparsebnn.selection.sources import sample_inputs
 from sparsebnn.selection.stability import Stability, stability_selection
-from sparsebnn.selection.structure import StructureSamples, sample_structures
+from sparsebnn.selection.structure import sample_structures
+from sparsebnn.selection.structure_samples import StructureSamples
 
 __all__ = [
     "ActivePaths",

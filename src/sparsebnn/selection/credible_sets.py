@@ -21,7 +21,7 @@ import numpy as np
 
 from sparsebnn.checks import check_number, invalid
 
-_RARE = 1e-4  # inputs that are included less often are never members
+RARE = 1e-4  # inputs that are included less often are never members
 _COPY = 1e-6  # correlations above one minus this are those of copies, in single precision
 
 
@@ -114,9 +114,9 @@ def credible_sets(
     too: such a set contains an included input in a share ``coverage`` of the samples in which any input like
     its first member is included, and with at least this probability P. SuSiE's sets are of this kind: they
     cover an effect given that it exists. With R the probability that any such input is included,
-    ``max_false_members`` then limits size · (1 − R), the expected number of members that are listed although
-    there is no effect: the larger a set, the more probable its effect must be. The limit does not apply from
-    R = ``coverage`` on; None is no limit.
+    ``max_false_members`` then limits size · (1 − R) / R, the expected number of members that are listed
+    although there is no effect, per expected effect: the larger a set, the more probable its effect must be.
+    The limit does not apply from R = ``coverage`` on; None is no limit.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((50, 2))
@@ -139,7 +139,7 @@ def credible_sets(
     matrix = _matrix(X, correlations, gamma.shape[1], owner)
     listed = _listed(names, gamma.shape[1], owner)
     inclusion = gamma.mean(0)
-    active = np.nonzero(inclusion >= _RARE)[0]
+    active = np.nonzero(inclusion >= RARE)[0]
     active = active[np.argsort(-inclusion[active], kind="stable")]
     if correlations is None:
         alike = absolute_correlations(matrix[:, active])
@@ -147,17 +147,18 @@ def credible_sets(
         alike = np.abs(matrix[np.ix_(active, active)])
     # Order by inclusion, so position is rank; samples × active inputs from here on.
     inside = np.ascontiguousarray(gamma[:, active].T)
+    counts = inside.sum(1)
     free = np.ones(len(active), dtype=bool)
     found = []
     for lead in range(len(active)):
         if not free[lead]:
             continue
-        grown = _grow(lead, inside, alike, free, coverage, least, min_purity)
+        grown = _grow(lead, inside, counts, alike, free, coverage, least, min_purity)
         if grown is None:
             continue
         members, effect = grown
         free[members] = False
-        if effect < coverage and len(members) * (1.0 - effect) > limit:
+        if effect < coverage and len(members) * (1.0 - effect) > limit * effect:
             continue
         pairs = alike[np.ix_(members, members)]
         columns = active[members]
@@ -176,6 +177,7 @@ def credible_sets(
 def _grow(
     lead: int,
     inside: np.ndarray,
+    counts: np.ndarray,
     alike: np.ndarray,
     free: np.ndarray,
     coverage: float,
@@ -187,14 +189,16 @@ def _grow(
     None where that probability is out of reach.
     """
     draws = inside.shape[1]
-    members, covered = [lead], inside[lead].copy()
     allowed = free & (alike[lead] >= purity)
     allowed[lead] = False
+    if counts[lead] + counts[allowed].sum() < least * draws:
+        return None
+    members, covered = [lead], inside[lead].copy()
     while True:
         candidates = np.nonzero(allowed)[0]
         left = inside[candidates][:, ~covered]
         # A stand-in is included more often without the members than with them.
-        without, whole = left.sum(1), inside[candidates].sum(1)
+        without, whole = left.sum(1), counts[candidates]
         stands_in = without * covered.sum() > (whole - without) * (~covered).sum()
         candidates, left = candidates[stands_in], left[stands_in]
         reach = left.any(0).sum() + covered.sum()
@@ -208,7 +212,7 @@ def _grow(
         covered |= inside[best]
         allowed &= alike[best] >= purity
         allowed[best] = False
-    for rarest in sorted(members, key=lambda i: (inside[i].sum(), -i)):
+    for rarest in sorted(members, key=lambda i: (counts[i], -i)):
         rest = [i for i in members if i != rarest]
         if rest and inside[rest].any(0).sum() >= target:
             members = rest

@@ -14,7 +14,8 @@ With :math:`t_j` the ratio of the target after and before input j is flipped, on
 3. at times moves the slab variance to a neighbor on its grid, and exchanges the states of neighboring
    temperatures; a chain at inverse temperature b targets :math:`p(y \mid \gamma, \tau)^b p(\gamma) p(\tau)`.
 
-Inclusion probabilities are averages of conditional probabilities (Rao–Blackwell) where these are exact.
+Inclusion probabilities are averages of conditional probabilities (Rao–Blackwell) where these are exact. So
+are those of credible sets, by drawing the place of the moved input again, 16 times per iteration.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from sparsebnn.selection.convergence import effective_sample_size, split_rhat
 from sparsebnn.selection.marginal import Coefficients
+from sparsebnn.selection.structure_samples import StructureSamples, draw_places
 
 _BLOCK = 25  # iterations whose conditional probabilities are summed together
 _SLAB_EVERY = 2  # iterations
@@ -68,41 +69,6 @@ def size_log_prior(p: int, inclusion_prob: float | tuple[float, float]) -> np.nd
     return sizes * math.log(inclusion_prob) + (p - sizes) * math.log1p(-inclusion_prob)
 
 
-@dataclass
-class StructureSamples:
-    """Sampled structures and what follows from them.
-
-    ``inclusion`` are the probabilities, ``by_chain`` those of each chain, ``slab`` the sampled indices into
-    the grid (draws, chains), ``diagnostics`` R̂, effective sample sizes and counts. ``gammas()`` unpacks the
-    samples.
-    """
-
-    p: int
-    inclusion: np.ndarray
-    packed: np.ndarray
-    slab: np.ndarray
-    diagnostics: dict[str, Any] = field(default_factory=dict)
-    by_chain: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def gammas(self, columns: np.ndarray | None = None) -> np.ndarray:
-        """The structures of all chains (draws · chains, inputs), or some columns of them."""
-        flat = self.packed.reshape(-1, self.packed.shape[-1])
-        if columns is None:
-            return np.unpackbits(flat, axis=1, count=self.p).astype(bool)
-        return ((flat[:, columns // 8] >> (7 - columns % 8)) & 1).astype(bool)
-
-    def spread(self, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """At most ``most`` structures, evenly spaced over the draws, and their slabs."""
-        flat = self.packed.reshape(-1, self.packed.shape[-1])
-        chosen = np.unique(np.linspace(0, len(flat) - 1, min(most, len(flat))).astype(int))
-        return np.unpackbits(flat[chosen], axis=1, count=self.p).astype(bool), self.slab.reshape(-1)[chosen]
-
-    @property
-    def converged(self) -> bool:
-        """Whether R̂ is at most 1.05 and the effective sample size at least 100, for every judged input."""
-        return self.diagnostics["max_rhat"] <= 1.05 and self.diagnostics["min_ess"] >= 100.0
-
-
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
@@ -135,6 +101,7 @@ class _Chains:
         sets = len(evidence.slab_vars) // self.grid
         self.slab = rng.integers(self.grid, size=len(gamma))
         self.slab += self.grid * np.repeat(np.arange(sets), len(gamma) // sets)
+        self.moved = np.full(len(gamma), -1)  # the input whose place was drawn last
         self.log_evidence, self.gains = evidence.visit(gamma, self.slab)
         self.rows = np.arange(len(gamma))
         self.flips = self._flips(self.gamma, self.gains, beta)
@@ -170,6 +137,7 @@ class _Chains:
         """Draw the place of one included input; returns the conditional inclusions of all inputs."""
         rng = self.rng
         conditional = self.gamma.astype(np.float64)
+        self.moved[:] = -1
         size = self.gamma.sum(1)
         at = np.nonzero((size > 0) & (size < self.evidence.p))[0]
         if not len(at):
@@ -178,6 +146,7 @@ class _Chains:
         rows = np.arange(len(at))
         i = _pick(gamma.astype(np.float64), rng)
         gamma[rows, i] = False
+        self.moved[at] = i
         gains = self.evidence.scan(gamma, slab)
         height = np.where(gamma, -np.inf, beta[:, None] * gains)
         place = np.exp(height - height.max(1, keepdims=True))
@@ -274,10 +243,16 @@ def sample_structures(
     state = _Chains(evidence, log_prior, beta, _starts(evidence, n_chains * levels, start, rng), rng)
     cold = np.arange(0, n_chains * levels, levels)
     packed, slabs, sums = [], [], []
+    places = []  # of an input of the structure with which the iteration before ended, and that input
+    more = np.random.default_rng([seed, 1])
+    gamma = state.gamma[cold]
     total, interrupted, reached = burn_in + n_iter, False, False
     try:
         for step in range(total):
             placed = state.move()[cold]
+            if evidence.exact:
+                moved = state.moved[cold]
+                places.append(np.column_stack([moved, draw_places(placed, gamma, moved, more)]))
             for _ in range(_FLIPS if evidence.p <= _SMALL else 1):
                 state.flip()
             if step % _SLAB_EVERY == 0 and state.grid > 1:
@@ -312,6 +287,10 @@ def sample_structures(
             raise
     samples, each = _gather(evidence.p, sums, packed, slabs, burn_in)
     samples.by_chain = each
+    if evidence.exact:
+        first = len(slabs) - len(samples.slab)
+        drawn = np.stack([*places[first + 1 : len(slabs) + 1], np.full_like(places[0], -1)])
+        samples.moved, samples.places = drawn[: len(samples.slab), :, 0], drawn[: len(samples.slab), :, 1:]
     samples.diagnostics = _diagnose(samples) | {
         "distinct_models": len(np.unique(samples.packed.reshape(-1, samples.packed.shape[-1]), axis=0)),
         "chain_spread": float(np.abs(each - each.mean(0)).max()),
