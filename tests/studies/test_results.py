@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import page as performance
 from studies.bounds import bound
-from studies.estimators import column_choice, defaults, density_choice
+from studies.estimators import column_choice, defaults, density_choice, previous
 from studies.frontier import choose, command, curve, groups
 from studies.frontier import report as frontier_report
 from studies.image_ood import command as image_ood
@@ -78,6 +78,7 @@ def shown() -> dict[str, tuple[str, str, str]]:
         "frontier": ("frontier", frontier_report.markdown(RESULTS), "tables"),
         "groups": ("groups", groups.markdown(groups_files), "tables"),
         "defaults": ("defaults", defaults.table(committed("defaults")["rows"]), "defaults"),
+        "previous": ("defaults", previous.table(rows_of("previous")), "previous"),
         "column_choice": ("defaults", column_choice.table(committed("column_choice")["rows"]), "columns"),
         "density_choice": ("defaults", density_choice.table(committed("density_choice")["rows"]), "density"),
         "uci": ("uci", uci.table(rows_of("uci")), "uci"),
