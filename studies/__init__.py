@@ -48,5 +48,6 @@ STUDIES: dict[str, tuple[str, str]] = {
     "features": ("peers.features", "Feature selection at k = 50, next to LassoNet."),
     "tabular": ("peers.tabular", "Real tables, next to linear models, boosting, CatBoost and others."),
     "uci": ("peers.uci", "UCI regression on fixed splits: RMSE, log-likelihood, coverage."),
+    "previous": ("estimators.previous", "The estimators' defaults next to previous ones, fit by fit."),
     "defaults": ("estimators.defaults", "The estimators' defaults against scikit-learn's."),
 }

@@ -19,7 +19,7 @@ import numpy as np
 from sparsebnn.app.provenance import rounded
 from studies.runner import Study, arguments, filled
 
-__all__ = ["Spec", "main", "page", "table"]
+__all__ = ["BUNDLED", "REGRESSION", "Spec", "load", "main", "page", "table"]
 
 BUNDLED = ("breast_cancer", "wine", "digits", "iris", "diabetes")
 SIMULATED = ("moons", "latent", "clusters", "friedman", "sparse_linear")
@@ -48,7 +48,8 @@ class Row:
     seconds: list[float]
 
 
-def _load(name: str) -> tuple[np.ndarray, np.ndarray]:
+def load(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A bundled or simulated data set."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -124,7 +125,7 @@ def run(spec: Spec, tell: Callable[[str], None] = print) -> list[Row]:
     """All methods on all data sets, the same folds for each."""
     rows = []
     for name in spec.data:
-        x, y = _load(name)
+        x, y = load(name)
         splits = list(_splits(name, y, spec.folds, spec.repeats, spec.seed))
         for method, make in _methods(name, spec.seed).items():
             rows.append(_measure(name, method, make, x, y, splits))
@@ -137,7 +138,7 @@ def validate(seed: int, tell: Callable[[str], None] = print) -> list[dict[str, A
     """Temperatures, on two of four inner folds of the first training part, and on simulated data."""
     found = []
     for name in (*BUNDLED, *SIMULATED):
-        x, y = _load(name)
+        x, y = load(name)
         if name in BUNDLED:
             training, _ = next(_splits(name, y, 5, 1, seed))
             x, y = x[training], y[training]
