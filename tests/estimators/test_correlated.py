@@ -5,6 +5,7 @@ import pytest
 
 from sparsebnn import SparseBNNClassifier, SparseBNNRegressor
 from sparsebnn.checks import InvalidInput
+from sparsebnn.estimators.cross_fitting import of_all_rows
 from sparsebnn.estimators.explanation import correlations
 from sparsebnn.selection import sample_inputs, select
 
@@ -41,10 +42,43 @@ def test_disagreeing_replicates_are_warned_of(near_copies):
     model, _ = near_copies
     each = model.replicate_inclusion_
     assert each.shape == (len(model.posterior_networks_), 7)
-    assert model.replicate_weights_ @ each == pytest.approx(model.inclusion_)
     with pytest.warns(UserWarning, match="the replicates disagree.*credible sets"):
         select(model, rule="fdr", level=0.1)
     assert "replicates disagree" in model.summary()
+
+
+def test_inclusions_count_the_rows_that_replicates_leave_out(near_copies):
+    model, _ = near_copies
+    average = model.replicate_weights_ @ model.replicate_inclusion_
+    sharper = of_all_rows(average, 10)
+    copies = np.isin(model.names_, ["a", "b", "c"]) & (average > average.mean())
+    assert copies.sum() > 1
+    # Which of the copies a replicate includes does not depend on the number of rows.
+    assert model.inclusion_[copies] == pytest.approx(average[copies])
+    assert model.inclusion_[~copies] == pytest.approx(sharper[~copies])
+    assert np.abs(sharper - average).min() > 0.0
+
+
+def test_evidence_grows_with_the_rows():
+    """Gaussian numbers whose mean is 0, or ``mean`` with a known prior probability."""
+    count, rate, mean = 10, 0.2, 0.7
+    rows = np.random.RandomState(0).randn(5000, 2 * count) + mean * (np.arange(5000) < 1000)[:, None]
+
+    def inclusion(rows):
+        evidence = (mean * rows - mean**2 / 2.0).sum(1)
+        return 1.0 / (1.0 + (1.0 - rate) / rate * np.exp(-evidence))
+
+    folds = [[2 * k, 2 * k + 1, (2 * k + 2) % 20, (2 * k + 3) % 20] for k in range(count)]
+    average = np.mean([inclusion(np.delete(rows, left, axis=1)) for left in folds], axis=0)
+    error = np.abs(average - inclusion(rows)).mean()
+    assert np.abs(of_all_rows(average, count) - inclusion(rows)).mean() < 0.6 * error
+
+
+def test_inclusions_of_0_and_1_stay():
+    assert of_all_rows(np.array([0.0, 0.0]), 10).tolist() == [0.0, 0.0]
+    assert of_all_rows(np.array([1.0, 1.0]), 10).tolist() == [1.0, 1.0]
+    assert of_all_rows(np.array([1.0, 0.5, 0.0]), 10)[[0, 2]].tolist() == [1.0, 0.0]
+    assert of_all_rows(np.array([0.9, 0.5]), 2).tolist() == [0.9, 0.5]  # every replicate leaves out all rows
 
 
 def test_replicates_that_agree_are_not_mentioned():

@@ -20,10 +20,18 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from sparsebnn.checks import check_count, check_seed, check_switch, invalid
-from sparsebnn.estimators import early_stopping, feature_selection
+from sparsebnn.estimators import early_stopping, explanation, feature_selection
 from sparsebnn.estimators.checks import checked_table
 from sparsebnn.estimators.continuing import continued
-from sparsebnn.estimators.cross_fitting import Choice, Folded, choose, copies, leaves_out, repeated
+from sparsebnn.estimators.cross_fitting import (
+    Choice,
+    Folded,
+    choose,
+    copies,
+    leaves_out,
+    of_all_rows,
+    repeated,
+)
 from sparsebnn.estimators.early_stopping import Budget
 from sparsebnn.estimators.encoding import (
     Encoder,
@@ -41,7 +49,7 @@ from sparsebnn.inference.linear import can_be_linear, linear_network
 from sparsebnn.likelihoods import Likelihood
 from sparsebnn.nn.description import density
 from sparsebnn.nn.networks import InputSkip
-from sparsebnn.selection.rules import select
+from sparsebnn.selection.rules import STAND_IN, select
 from sparsebnn.training.devices import device_of, one_thread
 
 __all__ = ["SparseBNN", "TargetReader"]
@@ -53,6 +61,7 @@ _SWITCHES = ("calibrate", "early_stopping", "screen", "verbose", "warm_start")
 _LEAST_WEIGHT = 0.1  # of a row, on average
 _ROWS_FOR_EFFECTS = 200
 _ROWS_FOR_LINEAR = 20_000
+_ROWS_TO_CORRELATE = 2000
 _LEAST_STEPS = 400  # with fewer, inclusions are still near their start
 _DRAWS_FOR_EFFECTS = 60
 # What may predict, as a summary names it.
@@ -261,6 +270,8 @@ class SparseBNN(Training):
         self.density_ = float(np.mean([density(each).overall for each in self.posterior_networks_]))
         structure = Ensemble(self.posterior_networks_, self._all_likelihoods)
         self.inclusion_ = self.replicate_weights_ @ structure.inclusion(column_of, columns)
+        if self._fold is not None and self.inclusions_are_no_posterior is None:
+            self.inclusion_ = self._of_all_rows(self.inclusion_, x)
         self.stability_ = structure.median_columns(column_of, columns).mean(0)
         most = max(2, round(effort * _ROWS_FOR_EFFECTS))
         with one_thread():
@@ -282,6 +293,16 @@ class SparseBNN(Training):
             self.selected_features_ = np.array(self.names_, dtype=object)[self.used_]
             rows = x[some_rows(len(x), most)]
             self.effects_ = feature_selection.effects(self, rows, _DRAWS_FOR_EFFECTS)
+
+    def _of_all_rows(self, average: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """:func:`of_all_rows`, but the average over replicates for columns that can replace each other."""
+        found = of_all_rows(average, self._fold_count(len(x), self.plan_.replicates))
+        risen = np.flatnonzero(found > average)
+        rows = x[some_rows(len(x), _ROWS_TO_CORRELATE)]
+        alike = explanation.correlations(rows, self._encoder, risen) - np.eye(len(risen))
+        replaced = risen[(alike >= STAND_IN).any(axis=1)]
+        found[replaced] = average[replaced]
+        return found
 
     @property
     def inclusions_are_no_posterior(self) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit, logit
 from torch import Tensor
 
 from sparsebnn.estimators.ensemble import Ensemble, some_rows
@@ -23,7 +24,7 @@ from sparsebnn.inference import calibration
 from sparsebnn.likelihoods import Categorical, Likelihood
 from sparsebnn.random.noise import content_keys
 
-__all__ = ["Choice", "Folded", "choose", "copies", "folds", "leaves_out", "repeated"]
+__all__ = ["Choice", "Folded", "choose", "copies", "folds", "leaves_out", "of_all_rows", "repeated"]
 
 # To choose networks and the logit scale.
 _MOST_ROWS = 2000
@@ -159,6 +160,31 @@ def leaves_out(k: int, replicates: int) -> tuple[int, int]:
     [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
     """
     return k, (k + 1) % replicates
+
+
+def of_all_rows(inclusion: np.ndarray, count: int) -> np.ndarray:
+    r"""Inclusion probabilities given all rows, from networks that leave out two of ``count`` folds.
+
+    Rows add evidence to the prior log-odds of a column, roughly in proportion to their number. So networks
+    that miss a share of the rows have probabilities too close to the prior one, :math:`\rho`, and
+
+    .. math:: \operatorname{logit} p' = \operatorname{logit} \rho
+        + \frac{n}{n - 2} (\operatorname{logit} p - \operatorname{logit} \rho)
+
+    with n the number of folds and :math:`\rho` the mean inclusion, which a learned inclusion rate tends to.
+    Columns that were dropped have an inclusion of 0 and keep it.
+
+    This does not hold for columns that can replace each other: which of them a network includes is chance,
+    whatever the number of rows.
+
+    >>> of_all_rows(np.array([0.9, 0.3, 0.1, 0.1, 0.1, 0.0]), 10).round(2).tolist()
+    [0.95, 0.3, 0.07, 0.07, 0.07, 0.0]
+    """
+    possible = inclusion[inclusion > 0.0]
+    rate = float(possible.mean()) if len(possible) else 0.0
+    if count <= 2 or not 0.0 < rate < 1.0:
+        return inclusion
+    return np.asarray(expit(logit(rate) + count / (count - 2.0) * (logit(inclusion) - logit(rate))))
 
 
 def _drawn_left_out(

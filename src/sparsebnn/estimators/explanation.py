@@ -135,16 +135,19 @@ def sampled(
     return found
 
 
-def correlations(x: np.ndarray, encoder: Encoder) -> np.ndarray:
+def correlations(x: np.ndarray, encoder: Encoder, among: np.ndarray | None = None) -> np.ndarray:
     """Absolute correlations between columns: the largest between an input of the one and of the other.
 
-    Inputs that mark missing values do not count: columns that are missing in the same rows are no copies.
+    ``among`` are the numbers of the columns, in order; all by default. Inputs that mark missing values do not
+    count: columns that are missing in the same rows are no copies.
     """
-    column_of, count = encoder.column_of, len(encoder.columns)
+    chosen = np.arange(len(encoder.columns)) if among is None else among
+    count, own = len(chosen), np.flatnonzero(np.isin(encoder.column_of, chosen))
+    column_of = np.searchsorted(chosen, encoder.column_of[own])
     if not len(column_of):
         return np.zeros((count, count))
-    of_inputs = torch.from_numpy(absolute_correlations(x.astype(np.float64)))
-    marks = [np.flatnonzero(column_of == j)[-1] for j in range(count) if encoder.columns[j].gaps]
+    of_inputs = torch.from_numpy(absolute_correlations(x[:, own].astype(np.float64)))
+    marks = [np.flatnonzero(column_of == i)[-1] for i, j in enumerate(chosen) if encoder.columns[j].gaps]
     of_inputs[marks], of_inputs[:, marks] = 0.0, 0.0
     places = torch.from_numpy(column_of.astype(np.int64))
     rows = torch.zeros(count, len(column_of), dtype=torch.float64)

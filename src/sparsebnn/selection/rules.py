@@ -41,7 +41,7 @@ from sparsebnn.selection.sources import (
 
 _DISAGREEMENT = 0.05  # above the level: what rule="fdr" tolerates between replicates
 # Correlation from which on an input can stand in for another: at 0.5 rates hold, at 0.9 they do not.
-_STAND_IN = 0.7
+STAND_IN = 0.7
 _LEAST_DRAWS = 100  # effective ones of a reweighted posterior
 _INSTEAD = "Use credible sets, SpikeSlabRegression or SpikeSlabClassifier, or stability_selection."
 
@@ -260,10 +260,10 @@ def _check_alone(chosen: Tensor, names: Sequence[str], alike: np.ndarray | None)
         )
         return
     pairs = np.where(kept[:, None] & ~kept, alike, 0.0)
-    if pairs.max() < _STAND_IN:
+    if pairs.max() < STAND_IN:
         return
     one, other = divmod(int(pairs.argmax()), len(pairs))
-    expected = f"'median', 'threshold' or 'credible_sets' if inputs correlate by {_STAND_IN:g} or more"
+    expected = f"'median', 'threshold' or 'credible_sets' if inputs correlate by {STAND_IN:g} or more"
     got = f"'fdr', which chooses {names[one]!r} but not {names[other]!r}: they correlate by {pairs.max():.2f}"
     advice = f"One network decides between such inputs by chance, with probabilities near 1. {_INSTEAD}"
     raise invalid("rule", "select", expected, got, advice)
