@@ -78,6 +78,7 @@ def test_inclusions_of_0_and_1_stay():
     assert of_all_rows(np.array([0.0, 0.0]), 10).tolist() == [0.0, 0.0]
     assert of_all_rows(np.array([1.0, 1.0]), 10).tolist() == [1.0, 1.0]
     assert of_all_rows(np.array([1.0, 0.5, 0.0]), 10)[[0, 2]].tolist() == [1.0, 0.0]
+    assert of_all_rows(np.array([1.0 + 1e-8, 0.5]), 10)[0] == 1.0  # rounded
     assert of_all_rows(np.array([0.9, 0.5]), 2).tolist() == [0.9, 0.5]  # every replicate leaves out all rows
 
 

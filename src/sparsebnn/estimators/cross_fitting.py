@@ -180,6 +180,7 @@ def of_all_rows(inclusion: np.ndarray, count: int) -> np.ndarray:
     >>> of_all_rows(np.array([0.9, 0.3, 0.1, 0.1, 0.1, 0.0]), 10).round(2).tolist()
     [0.95, 0.3, 0.07, 0.07, 0.07, 0.0]
     """
+    inclusion = inclusion.clip(0.0, 1.0)  # sums of probabilities may end a rounding error above 1
     possible = inclusion[inclusion > 0.0]
     rate = float(possible.mean()) if len(possible) else 0.0
     if count <= 2 or not 0.0 < rate < 1.0:
