@@ -51,7 +51,7 @@ class Spec:
     case: Case = Case("correlation", "classification", "nonlinear", 500, 100, 6)
 
 
-REPEATS = {**dict.fromkeys(_COLUMNS, 30), "iris": 15, "diabetes": 10, "saratoga": 5, "ames": 2}
+REPEATS = {**dict.fromkeys(_COLUMNS, 30), "iris": 10, "diabetes": 5, "saratoga": 3, "ames": 1}
 
 
 class Job(NamedTuple):
