@@ -43,7 +43,7 @@ def printable(text: object) -> str:
 def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
     """Complain of columns that hold text, or missing or infinite values, by their names.
 
-    What is no table passes: its shape is checked elsewhere.
+    What is no table passes, and so does what is neither a number nor text: it is checked elsewhere.
 
     >>> check_table_of_numbers([[1.0, 2.0], [float("nan"), 3.0]], "fit")
     Traceback (most recent call last):
@@ -53,7 +53,7 @@ def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
         named = [(repr(str(name)), X[name]) for name in dict.fromkeys(X.columns)]
     else:
         cells = np.asarray(X) if isinstance(X, list | tuple | np.ndarray) else np.empty(0)
-        if cells.ndim != 2 or cells.dtype.kind in "bui":
+        if cells.ndim != 2 or cells.dtype.kind in "buic":
             return
         named = [(f"column {j}", cells[:, j]) for j in range(cells.shape[1])]
     found: dict[str, list[str]] = {"text": [], "NaN": [], "inf": []}
@@ -61,7 +61,7 @@ def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
         try:
             values = np.asarray(column, dtype=np.float64)
         except (TypeError, ValueError):
-            found["text"].append(name)
+            found["text"] += [name] * any(isinstance(cell, str) for cell in column)
             continue
         for kind, bad in (("NaN", np.isnan(values)), ("inf", np.isinf(values))):
             if count := int(bad.sum()):
