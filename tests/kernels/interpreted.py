@@ -205,7 +205,8 @@ def dense() -> None:
         for one, other in zip(parts, loss):
             _same("loss", one, other)
         for name, gradient in expected.items():
-            _same(name, found[name], gradient)
+            apart = (found[name] - gradient).abs().max()
+            assert apart < 1e-4 * gradient.abs().max(), f"{name}: {apart}"
         names = sorted(expected)
         group_of, alive = {name: k % 2 for k, name in enumerate(names)}, torch.tensor([True, False])
         rates, root = corrected(torch.tensor([[0.01, 0.02], [0.03, 0.04]]), torch.tensor(5))

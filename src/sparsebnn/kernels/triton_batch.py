@@ -24,7 +24,7 @@ _BLOCK = 1024
 def _gather_kernel(
     x, y, weights, order, position, masks, beta, out, squares, to_y, to_weight, share,
     size, length, columns, targets, n_data,
-    BYTES: tl.constexpr, WEIGHTED: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    BYTES: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of the batch; the first program of a replicate adds what the KL counts."""
     k, j = tl.program_id(1).to(tl.int64), tl.program_id(0)
@@ -47,9 +47,11 @@ def _gather_kernel(
         weight *= tl.load(weights + row)
     tl.store(to_weight + place, weight)
     if j == 0:
-        each = tl.arange(0, SIZE)
-        rows = tl.sum(tl.load(masks + at * size + each, mask=each < size, other=0.0), 0)
-        tl.store(share + k, tl.div_rn(rows, n_data.to(tl.float32)) * tl.load(beta + k))
+        rows = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, size, BLOCK):
+            each = start + tl.arange(0, BLOCK)
+            rows += tl.load(masks + at * size + each, mask=each < size, other=0.0)
+        tl.store(share + k, tl.div_rn(tl.sum(rows, 0), n_data.to(tl.float32)) * tl.load(beta + k))
 
 
 @triton.jit(do_not_specialize=["replicates", "layers", "parts"])
@@ -115,7 +117,7 @@ def gather(
     _gather_kernel[(size, k)](
         x, y, weights, order, loop["position"], masks, loop["beta"], out, squares, to_y, weight, share,
         size, length, columns, y[0].numel(), n_data, x.dtype == torch.uint8, "weight" in data,
-        triton.next_power_of_2(size), min(_BLOCK, triton.next_power_of_2(columns)), num_warps=4,
+        min(_BLOCK, triton.next_power_of_2(columns)), num_warps=4,
     )  # fmt: skip
     return out, squares, to_y, weight, share
 

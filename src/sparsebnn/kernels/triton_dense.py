@@ -126,7 +126,8 @@ def _slopes_kernel(
     there, at = i < count, k * count + i
     s = tl.load(slope + at, mask=there, other=0.0)
     if not LAST:
-        h = tl.load(z + k * (count // width) * total + i // width * total + i % width, mask=there, other=0.0)
+        row = k * (count // width) + i // width
+        h = tl.load(z + row * total + i % width, mask=there, other=0.0)
         s = tl.where(h > 0.0, s + 2.0 * h * tl.load(by_var + at, mask=there, other=0.0), 0.0)
         tl.store(slope + at, s, mask=there)
     sd = tl.load(std + at, mask=there, other=1.0)

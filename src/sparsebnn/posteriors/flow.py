@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsebnn.checks import check_choice, check_seed, invalid
 from sparsebnn.init import Initial, fill
 from sparsebnn.posteriors.base import Family, Moments, Sample, contract, spread
-from sparsebnn.posteriors.flows import flow
+from sparsebnn.posteriors.flows import AutoregressiveStep, flow
 from sparsebnn.posteriors.masked import FoldedLinear, MaskedLinear
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, Prior, SpikeSlabPrior, gaussian_log_prob
@@ -120,7 +120,8 @@ class FlowFamily(Family):
         usual = (self.auxiliary, self.squash, self.z_per, self.z_axis) == ("moments", "hardtanh", "batch", 1)
         steps = [*self.q_flow.steps, *self.r_flow.steps]
         layers = [layer for step in steps for layer in getattr(step, "layers", [None])]
-        return usual and bool(steps) and all(type(layer) is FoldedLinear for layer in layers)
+        known = all(type(step) is AutoregressiveStep for step in steps)
+        return usual and known and bool(steps) and all(type(layer) is FoldedLinear for layer in layers)
 
     def reset_parameters(self) -> None:
         self.conditional.reset_parameters()

@@ -157,7 +157,8 @@ class CapturedDense(DenseGradients):
     def __init__(self, objective: Objective, layers: list[Any], skip: bool, fused: bool) -> None:
         super().__init__(objective, layers, skip, fused)
         self.weights = [_strategy(placed) for placed in self.layers]
-        self.streams: list[Beside] = []
+        self.streams: list[Beside] = []  # one for each layer
+        self.others: list[Beside] = []  # for products of matrices, and for noise
 
     def fits(self, state: State, batch: Batch) -> bool:
         parts = [part for layer in self.layers for part in layer.parts(state)]
@@ -180,15 +181,21 @@ class CapturedDense(DenseGradients):
     def begin(self, state: State, noise: Callable[[], tuple[Tensor, Tensor]], rows: int) -> Begun:
         """Make noise, and moments beside it; those of flows need noise themselves."""
         cuda = state["trained"][next(iter(state["trained"]))].is_cuda
-        self.streams = [Beside(cuda) for _ in self.layers]
+        if not self.streams:
+            self.streams = [Beside(cuda) for _ in self.layers]
+            self.others = [Beside(cuda), Beside(cuda)]
         plain = not any(weights.noise for weights in self.weights)
         at, place = [], 0
         for placed, weights in zip(self.layers, self.weights):
             at.append(place)
             place += weights.noise + rows * placed.layer.out_features
         made = self._moments(state, self._none, at) if plain else []
-        (normal, logistic), ready = Beside(cuda and plain).run(noise)
-        normal = normal.contiguous()
+
+        def drawn() -> tuple[Tensor, Tensor]:
+            normal, logistic = noise()
+            return normal.contiguous(), logistic
+
+        (normal, logistic), ready = self.others[1].run(drawn) if plain else (drawn(), None)
         made = made or self._moments(state, normal, at)
         return Begun((normal, logistic), ready, made, at)
 
@@ -217,7 +224,7 @@ class CapturedDense(DenseGradients):
             for n, (stream, weights) in enumerate(zip(self.streams, self.weights))
         ]
         saved: list[Saved] = []
-        second = Beside(x.is_cuda)
+        second = self.others[0]
         z, square = x, squares_of_x
         for n, (made, ready) in enumerate(begun.made):
             self.streams[n].join(ready)
@@ -264,7 +271,7 @@ class CapturedDense(DenseGradients):
     ) -> None:
         from sparsebnn.kernels import triton_dense as kernels
 
-        second = Beside(slope.is_cuda)
+        second = self.others[0]
         kept: list[Any] = []
         by_var = above = None
         for n in reversed(range(len(saved))):

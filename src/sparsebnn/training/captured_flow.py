@@ -61,6 +61,7 @@ class Flow(MeanField):
         self.dim, self.rows = family.dim, family.shape[0]
         self.family, self.prefix = family, f"{placed.name}.weights"
         self.flows: dict[str, list[list[_Layer]]] = {}
+        self.beside: list[Beside] = []  # for Adam's steps of r and of q
         self.began: list[_Step] = []
 
     @property
@@ -163,7 +164,8 @@ class Flow(MeanField):
         from sparsebnn.kernels import triton_flow, triton_scaled
 
         state, known, vectors = goal.state, saved.known, self._vectors(goal.state)
-        of_r, of_q = Beside(share.is_cuda), Beside(share.is_cuda)
+        self.beside = self.beside or [Beside(share.is_cuda), Beside(share.is_cuda)]
+        of_r, of_q = self.beside
         of_r.run(self._fold, "r_flow", goal, known.steps, known.rows)
         held, names = self.held("weights", state)
         of_weights = saved.made[4], vectors["auxiliary_direction"], known.by_row, saved.prior, share

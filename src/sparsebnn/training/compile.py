@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -150,6 +151,12 @@ def fast_step(
     return whole
 
 
+def _indexes_by_no_values(engine: Engine) -> bool:
+    """Whether a step may run on tensors that hold anything: modules of others might index by them."""
+    modules = engine.replicates.objective.modules()
+    return all(type(module).__module__.split(".")[0] in ("torch", "sparsebnn") for module in modules)
+
+
 def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
     """Compile or capture an engine's step; on failure say so in one line and stay eager.
 
@@ -166,7 +173,8 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
         waited = time.perf_counter() - began
 
     # Rehearsals change no parameters, since no replicate is alive; what else they change is restored.
-    changed = [t for kind in ("loop", "average", "varied") for t in engine.state[kind].values()]
+    kinds = "loop", "average", "varied", "shared"
+    changed = [t for kind in kinds for t in engine.state[kind].values()]
     kept = [tensor.clone() for tensor in changed]
 
     def restore() -> None:
@@ -179,15 +187,19 @@ def prepare(engine: Engine, ready: Callable[[], None] | None = None) -> None:
             waiting()
             with capturing():
                 engine._noise(engine.state)  # finds out whether its kernel works
-                compile_ahead(engine._captured_step, engine.device)
-                restore()
-                engine["alive"].fill_(False)
+                if _indexes_by_no_values(engine):
+                    compile_ahead(engine._captured_step)
+                    restore()
+                    engine["alive"].fill_(False)
                 engine._advance = captured(engine._captured_step, min(3, engine.batches.per_epoch))
         else:
             with SILENT:
                 steps = engine._noise_and_rates, engine._step
                 engine._advance = fast_step(*steps, engine.state, engine.batches.per_epoch, waiting)
     except Exception as error:  # compiling and capturing can fail in too many ways to name
+        if engine.device.type == "cuda":
+            with contextlib.suppress(Exception):
+                torch.cuda.synchronize(engine.device)  # streams beside may still write
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = [line for line in lines if not line.endswith("raised:")] or [""]
         reason = f"{type(error).__name__}: {telling[0]}"[:200]

@@ -29,7 +29,7 @@ from sparsebnn.kernels import training as kernels
 from sparsebnn.kernels.training import Compiled, Weights
 from sparsebnn.nn.layers import Linear
 from sparsebnn.nn.networks import InputSkip, chain, hooked
-from sparsebnn.posteriors.flow import FlowFamily
+from sparsebnn.posteriors.flow import MNF, FlowFamily
 from sparsebnn.posteriors.learned_priors import EmpiricalPrior
 from sparsebnn.posteriors.mean_field import Gaussian, SpikeSlab
 from sparsebnn.posteriors.priors import GaussianPrior, SpikeSlabPrior
@@ -353,8 +353,8 @@ class PlacedLayer:
 def _is_known(layer: Linear, flows: bool) -> bool:
     """A dense layer with one inclusion per weight, or none, and biases with a Gaussian prior."""
     weights, biases = layer.weights, layer.biases
-    if flows and isinstance(weights, FlowFamily) and weights.folded and not weights.reused:
-        weights = weights.conditional
+    if flows and type(weights) in (FlowFamily, MNF) and weights.folded and not weights.reused:
+        weights = weights.conditional  # type: ignore[assignment]
     if type(layer) is not Linear or layer.sampling != "local" or type(biases) is not Gaussian:
         return False
     if weights.reused or biases.reused or type(biases.prior) is not GaussianPrior:

@@ -145,10 +145,10 @@ def train(
         replicate from its own.
     device : ``"auto"`` takes a GPU if there is one.
     mode : ``"eager"``; ``"fused"`` (dense networks on a CPU), by compiled loops; ``"captured"`` (CUDA only),
-        which starts in seconds; ``"compiled"``, whose steps are the shortest on CUDA, after one to four
-        minutes; or ``"auto"``, which takes fused steps where it can, on CUDA captures dense networks with
-        ReLU, compiles for long runs of others, and captures (CUDA) or runs eagerly what is left. A
-        checkpoint records what it chose.
+        which starts in seconds; ``"compiled"``, whose steps are the shortest on CUDA where a network has no
+        kernels for the whole step, after one to four minutes; or ``"auto"``, which takes fused steps where
+        it can, on CUDA captures dense networks with ReLU, compiles for long runs of others, and captures
+        (CUDA) or runs eagerly (CPU) what is left. A checkpoint records what it chose.
     tf32 : whether matrix products on CUDA may round to TF32.
     folder, resume, checkpoint_seconds : save the state to a folder at this interval and when interrupted,
         and continue exactly where it stopped. Without ``resume`` an existing checkpoint is set aside. One run
@@ -219,6 +219,8 @@ def train(
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
         torch.autocast(where.type, enabled=False),
+        # Kernels and graphs go to the current device.
+        torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext(),
         _memory_advice(len(seeds), settings.batch_size),
         matmul_precision(tf32),
     ):
