@@ -552,20 +552,23 @@ void sb_adam(int64_t tensors, const int64_t *size, float *const *parameter, cons
 
 /* Whether all numbers of each tensor and replicate are finite, (tensors, replicates). */
 void sb_finite(int64_t tensors, const int64_t *size, const float *const *tensor, int64_t replicates,
-               uint8_t *finite)
+               uint8_t *finite, int threads)
 {
-    int64_t t, k, i, l;
-    for (t = 0; t < tensors; t++)
-        for (k = 0; k < replicates; k++) {
-            const float *values = tensor[t] + k * size[t];
-            float lanes[SB_LANES] = {0.0f}, total = 0.0f;
-            for (i = 0; i + SB_LANES <= size[t]; i += SB_LANES)
-                for (l = 0; l < SB_LANES; l++)
-                    lanes[l] += values[i + l] - values[i + l]; /* 0, or not a number */
-            for (; i < size[t]; i++)
-                total += values[i] - values[i];
+    int64_t task;
+    (void)threads;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (task = 0; task < tensors * replicates; task++) {
+        const int64_t n = size[task / replicates];
+        const float *values = tensor[task / replicates] + task % replicates * n;
+        float lanes[SB_LANES] = {0.0f}, total = 0.0f;
+        int64_t i, l;
+        for (i = 0; i + SB_LANES <= n; i += SB_LANES)
             for (l = 0; l < SB_LANES; l++)
-                total += lanes[l];
-            finite[t * replicates + k] = total == 0.0f;
-        }
+                lanes[l] += values[i + l] - values[i + l]; /* 0, or not a number */
+        for (; i < n; i++)
+            total += values[i] - values[i];
+        for (l = 0; l < SB_LANES; l++)
+            total += lanes[l];
+        finite[task] = total == 0.0f;
+    }
 }

@@ -47,7 +47,7 @@ _TYPES = {
     "inputs": (_I, _I, _I, _P, _P, _P, _P),
     "slopes": (_I, _I, _P, _P, _P, _P, _P, _I, _F, _P, _T),
     "adam": (_I, _P, _P, _P, _P, _P, _P, _P, _I, _F, _F, _F, _F, _T),
-    "finite": (_I, _P, _P, _I, _P),
+    "finite": (_I, _P, _P, _I, _P, _T),
 }
 
 
@@ -239,7 +239,8 @@ def finite(tensors: Sequence[Tensor], k: int) -> Tensor:
     """Whether all numbers of each tensor and replicate are finite, ``(tensors, K)``."""
     own = [tensor.contiguous() for tensor in tensors]
     found = torch.empty(len(own), k, dtype=torch.bool)
-    _functions()["finite"](len(own), _sizes(own, k), _pointers(own), k, _at(found))
+    threads = _threads(sum(tensor.numel() for tensor in own))
+    _functions()["finite"](len(own), _sizes(own, k), _pointers(own), k, _at(found), threads)
     return found
 
 
