@@ -41,27 +41,32 @@ def printable(text: object) -> str:
 
 
 def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
-    """Complain of columns that hold text, or missing or infinite values, by their names.
+    """Complain of columns that hold text, categories, times, or missing or infinite values, by their names.
 
-    What is no table passes, and so does what is neither a number nor text: it is checked elsewhere.
+    What is no table passes, and so do cells of other kinds: they are checked elsewhere.
 
     >>> check_table_of_numbers([[1.0, 2.0], [float("nan"), 3.0]], "fit")
     Traceback (most recent call last):
     sparsebnn.checks.InvalidInput: The 'X' of fit must be finite numbers. Got NaN in column 0 (1 row) instead.
     """
     if hasattr(X, "columns"):
-        named = [(repr(str(name)), X[name]) for name in dict.fromkeys(X.columns)]
+        names = [str(name) for name in X.columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise invalid("X", owner, "a table with a name for each column", f"{twice[0]!r} twice", advice)
+        named = [(repr(str(name)), X[name]) for name in X.columns]
     else:
         cells = np.asarray(X) if isinstance(X, list | tuple | np.ndarray) else np.empty(0)
         if cells.ndim != 2 or cells.dtype.kind in "buic":
             return
         named = [(f"column {j}", cells[:, j]) for j in range(cells.shape[1])]
-    found: dict[str, list[str]] = {"text": [], "NaN": [], "inf": []}
+    found: dict[str, list[str]] = {"text": [], "categories": [], "times": [], "NaN": [], "inf": []}
     for name, column in named:
+        if kind := _kind_of(column):
+            found[kind].append(name)
+            continue
         try:
             values = np.asarray(column, dtype=np.float64)
         except (TypeError, ValueError):
-            found["text"] += [name] * any(isinstance(cell, str) for cell in column)
             continue
         for kind, bad in (("NaN", np.isnan(values)), ("inf", np.isinf(values))):
             if count := int(bad.sum()):
@@ -73,6 +78,18 @@ def check_table_of_numbers(X: Any, owner: str, advice: str = "") -> None:
     ]
     if got:
         raise invalid("X", owner, "finite numbers", " and ".join(got), advice)
+
+
+def _kind_of(column: Any) -> str:
+    """What a column holds that is no number: text, categories or times; empty if that is unknown."""
+    dtype = getattr(column, "dtype", np.dtype(object))
+    name = str(dtype).lower()
+    if name.startswith(("category", "categorical", "enum")):
+        return "categories"
+    if getattr(dtype, "kind", "") in ("M", "m") or name.startswith(("date", "time", "duration", "period")):
+        return "times"
+    cells = column if name.startswith(("object", "str", "<u", "|s")) else ()
+    return "text" if any(isinstance(cell, str) for cell in cells) else ""
 
 
 def check_choice(value: str, choices: Iterable[str], what: str, owner: str) -> str:

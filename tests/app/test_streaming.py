@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 
 from app.calls import call, refused, write
-from sparsebnn.app.commands import reading, running
+from sparsebnn.app.commands import reading, running, writing
 from sparsebnn.app.commands.reading import read_blocks, read_table
+from sparsebnn.checks import InvalidInput
 from sparsebnn.estimators import SparseBNNClassifier
 
 
@@ -68,7 +69,7 @@ def test_memory_does_not_grow_with_the_file(model, tmp_path, monkeypatch):
     for count in (400, 4000):
         path = write(tmp_path / f"{count}.csv", ["size", "color"], [(1.0, "red")] * count)
         tracemalloc.start()
-        assert running.predict(model, str(path), tmp_path / f"{count}.out", quiet=True) == count
+        assert running.predict(model, str(path), tmp_path / f"{count}.out.csv", quiet=True) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
@@ -82,3 +83,10 @@ def test_export(model, tmp_path):
     assert call("export", model, tmp_path / "m.c", "--force", "--draws", "4", "--quiet").stdout == ""
     refused(call("export", model, tmp_path / "m.txt"), "'path' of export")
     refused(call("export", model, tmp_path / "n.c", "--model", "mode"), "'model' of export")
+
+
+def test_endings_that_cannot_be_written_are_refused(tmp_path):
+    refused = pytest.raises(InvalidInput, match=r"\.csv, \.csv\.gz, \.tsv or \.parquet")
+    with refused, writing.opened_rows(tmp_path / "p.xlsx"):
+        pytest.fail("a file was begun")
+    assert not list(tmp_path.iterdir())

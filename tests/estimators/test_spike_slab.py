@@ -235,3 +235,30 @@ def test_columns_that_are_no_numbers_are_named(package):
         model.predict(frames.DataFrame(good | {"b": ["red"] * 30}))
     with pytest.raises(InvalidInput, match=r"NaN in column 0 \(2 rows\)"):
         SpikeSlabRegression(**SHORT).fit(np.column_stack([gap, x]), y)
+
+
+def test_categories_times_and_numbers_as_text_are_no_numbers():
+    pandas = pytest.importorskip("pandas")
+    x, y = linear(30)
+    times = pandas.date_range("2020", periods=30)
+    for kind, column in {
+        "categories": pandas.Categorical(np.arange(30) % 3),
+        "text": [str(i % 3) for i in range(30)],
+        "times": times,
+    }.items():
+        with pytest.raises(InvalidInput, match=f"Got {kind} in 'c'"):
+            SpikeSlabRegression(**SHORT).fit(pandas.DataFrame({"a": x[:, 0], "c": column}), y)
+    frame = pandas.DataFrame(x[:, :2], columns=["a", "a"])
+    with pytest.raises(InvalidInput, match="Got 'a' twice"):
+        SpikeSlabRegression(**SHORT).fit(frame, y)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_targets_that_cannot_be_used_are_named_before_sampling(missing):
+    x, y = linear(30)
+    with pytest.raises(ValueError, match=r"missing values in 1 row|NaN"):
+        SpikeSlabRegression(**SHORT).fit(x, [missing, *y[1:].tolist()])
+    with pytest.raises(InvalidInput, match=r"must be numbers\. Got 'a' instead"):
+        SpikeSlabRegression(**SHORT).fit(x, ["a"] * 30)
+    with pytest.raises(InvalidInput, match="'y' of SpikeSlabRegression"):
+        SpikeSlabRegression(**SHORT).fit(x, np.arange("2020-01-01", "2020-01-31", dtype="datetime64[D]"))

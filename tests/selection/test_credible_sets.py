@@ -177,3 +177,14 @@ def test_bad_input_is_named(change, named):
 def test_groups_must_be_columns(groups):
     with pytest.raises(InvalidInput, match="'groups'"):
         group_inclusion(np.ones((4, 2)), groups, ["age", "years"])
+
+
+def test_tables_that_have_no_correlations_are_refused():
+    """Without them every purity would be 0, and no set be found."""
+    rng = np.random.default_rng(0)
+    samples, x = rng.random((50, 3)) < 0.5, rng.standard_normal((40, 3))
+    x[5, 1] = np.nan
+    with pytest.raises(InvalidInput, match=r"NaN in column 1 \(1 row\)"):
+        credible_sets(samples, x)
+    with pytest.raises(InvalidInput, match="at least 3 rows"):
+        credible_sets(samples, x[:1])

@@ -328,7 +328,9 @@ def _show(record: dict[str, Any], out: Path) -> None:
     used = [each["name"] for each in record["inputs"] if each["selected"]]
     listed = ", ".join(used[:8]) + (" …" if len(used) > 8 else "")
     if not used:
-        listed = "none" if len(record["inputs"]) < 2 else "none is certain, as columns may replace each other"
+        listed = (
+            "none is certain, but one of several is (see the report)" if record["credible_sets"] else "none"
+        )
     say(f"{record['density']:.1%} of the weights are kept.")
     say(f"Columns in use: {len(used)} of {len(record['inputs'])}: {listed}")
     say(f"Files in {out}/: {', '.join(sorted(p.name for p in out.iterdir()))}.")

@@ -125,7 +125,7 @@ class SpikeSlabRegression(RegressorMixin, SpikeSlab):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> SpikeSlabRegression:
         """Sample the posterior given rows ``X`` and targets ``y``."""
         check_choice(self.likelihood, ("gaussian", "poisson"), "likelihood", "SpikeSlabRegression")
-        self._check_numbers(X)
+        self._check_numbers(X, y)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         y = np.asarray(y, dtype=np.float64)
         self._kind = self.likelihood
@@ -170,7 +170,7 @@ class SpikeSlabClassifier(ClassifierMixin, SpikeSlab):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> SpikeSlabClassifier:
         """Sample the posterior given rows ``X`` and their classes ``y``."""
-        self._check_numbers(X)
+        self._check_numbers(X, y)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         if type_of_target(y) != "binary" or len(np.unique(y)) != 2:

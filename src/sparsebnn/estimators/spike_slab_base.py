@@ -24,6 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsebnn.checks import check_choice, check_count, check_number, check_table_of_numbers, invalid
+from sparsebnn.io.cells import absent
 from sparsebnn.selection.credible_sets import RARE, credible_sets
 from sparsebnn.selection.glm_marginal import GLMEvidence
 from sparsebnn.selection.structure import Evidence, sample_structures, size_log_prior
@@ -231,9 +232,25 @@ class SpikeSlab(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         )
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
-    def _check_numbers(self, X: Any) -> None:
+    def _check_numbers(self, X: Any, y: Any = None) -> None:
+        owner = type(self).__name__
         advice = "Code text as numbers and fill gaps first, or use SparseBNNRegressor or SparseBNNClassifier."
-        check_table_of_numbers(X, type(self).__name__, advice)
+        check_table_of_numbers(X, owner, advice)
+        if not isinstance(y, list | tuple) and not hasattr(y, "dtype"):
+            return
+        cells = np.asarray(y)
+        if cells.dtype.kind in "Mm":
+            raise invalid(
+                "y", owner, "numbers or labels", f"{cells.dtype.name}", "Turn times into numbers first."
+            )
+        gaps = sum(map(absent, cells)) if cells.dtype == object and cells.ndim == 1 else 0
+        if gaps:
+            rows = f"{gaps:,} row{'s' if gaps > 1 else ''}"
+            raise invalid("y", owner, "known in every row", f"missing values in {rows}", "Drop these rows.")
+        if self._kind != "bernoulli" and cells.dtype.kind in "OUS":
+            text = next((str(cell) for cell in cells.ravel() if isinstance(cell, str)), None)
+            if text is not None:
+                raise invalid("y", owner, "numbers", repr(text), "Classes need SpikeSlabClassifier.")
 
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

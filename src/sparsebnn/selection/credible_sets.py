@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebnn.checks import check_number, invalid
+from sparsebnn.checks import check_number, check_table_of_numbers, invalid
 
 RARE = 1e-4  # inputs that are included less often are never members
 _COPY = 1e-6  # correlations above one minus this are those of copies, in single precision
@@ -79,15 +79,24 @@ def absolute_correlations(x: np.ndarray) -> np.ndarray:
     return np.minimum(np.abs(scaled.T @ scaled), 1.0)
 
 
+_LEAST_ROWS = 3  # two rows correlate perfectly
+
+
 def _matrix(X: Any, correlations: Any, width: int, owner: str) -> np.ndarray:
     """The inputs, or the correlations between them."""
     if (X is None) == (correlations is None):
         given = "neither" if X is None else "both"
         raise invalid("X", owner, "given, or correlations in its place", given)
     if correlations is None:
+        check_table_of_numbers(X, owner, "Fill gaps first, or pass correlations.")
         x = np.asarray(X, dtype=np.float64)
-        if x.ndim != 2 or x.shape[1] != width:
-            raise invalid("X", owner, f"a table with {width} columns", f"shape {x.shape}")
+        if x.ndim != 2 or x.shape[1] != width or len(x) < _LEAST_ROWS:
+            expected = f"a table with {width} columns and at least {_LEAST_ROWS} rows"
+            raise invalid("X", owner, expected, f"shape {x.shape}", "Pass the rows of training.")
+        if not np.isfinite(x).all():
+            raise invalid(
+                "X", owner, "finite numbers", "NaN or inf", "Fill gaps first, or pass correlations."
+            )
         return x
     found = np.asarray(correlations, dtype=np.float64)
     if found.shape != (width, width):

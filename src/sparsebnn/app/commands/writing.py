@@ -134,6 +134,8 @@ def opened_rows(path: Path | None) -> Iterator[Callable[[Mapping[str, Sequence[A
         yield _TextBlocks(sys.stdout, ",")
         return
     name = path.name.lower()
+    if path.suffix and not name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")):
+        raise invalid("out", "predict", "a .csv, .csv.gz, .tsv or .parquet file", repr(path.name))
     with atomic_write(path) as partial:
         if name.endswith(".parquet"):
             blocks: list[Mapping[str, Sequence[Any]]] = []
