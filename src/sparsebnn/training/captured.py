@@ -90,7 +90,7 @@ class MeanField:
         """How many numbers of the noise come before those of the outputs."""
         return 0
 
-    def moments(self, state: State, noise: Tensor, at: int) -> tuple[Tensor, ...]:
+    def moments(self, state: State, noise: Tensor, at: int) -> tuple[Any, ...]:
         """Mean and variance of weights, sums for their KL, and what is to be known later."""
         from sparsebnn.kernels import triton_dense as kernels
 
@@ -131,7 +131,7 @@ class MeanField:
 class Saved(NamedTuple):
     """What the backward pass needs of a layer."""
 
-    made: Sequence[Tensor]
+    made: Sequence[Any]
     prior: Tensor
     known: Any
     z: Tensor
@@ -145,7 +145,7 @@ class Begun(NamedTuple):
 
     noise: tuple[Tensor, Tensor]
     ready: Any  # an event: the noise is there
-    made: list[tuple[tuple[Tensor, ...], Any]]
+    made: list[tuple[tuple[Any, ...], Any]]
     at: list[int]
 
 

@@ -62,7 +62,6 @@ class Flow(MeanField):
         self.family, self.prefix = family, f"{placed.name}.weights"
         self.flows: dict[str, list[list[_Layer]]] = {}
         self.beside: list[Beside] = []  # for Adam's steps of r and of q
-        self.began: list[_Step] = []
 
     @property
     def noise(self) -> int:
@@ -133,14 +132,14 @@ class Flow(MeanField):
         assert one is not None
         return direct, one, found[::-1]
 
-    def moments(self, state: State, noise: Tensor, at: int) -> tuple[Tensor, ...]:
+    def moments(self, state: State, noise: Tensor, at: int) -> tuple[Any, ...]:
         from sparsebnn.kernels import triton_flow, triton_scaled
 
         vectors, (w, _) = self._vectors(state), self.placed.parts(state)
         z, nats = triton_flow.begin(vectors["z0_mean"], vectors["z0_log_var"], noise, at)
-        z, nats, self.began = self._through("q_flow", state, z, nats)
+        z, nats, steps = self._through("q_flow", state, z, nats)
         given = w.mean, w.raw_std, w.logit, w.prior_mean, z, vectors["auxiliary_direction"]
-        return *triton_scaled.moments(*given), z, nats
+        return *triton_scaled.moments(*given), z, nats, steps
 
     def divergence(
         self, state: State, begun: Begun, layer: int, share: Tensor, by_layer: Tensor
@@ -148,7 +147,7 @@ class Flow(MeanField):
         from sparsebnn.kernels import triton_scaled as kernels
 
         prior, _ = super().divergence(state, begun, layer, share, by_layer)
-        *_, by_row, z, nats = begun.made[layer][0]
+        *_, by_row, z, nats, _ = begun.made[layer][0]
         z_b, nats, steps = self._through("r_flow", state, z, nats)
         vectors = self._vectors(state)
         given = z_b, vectors["auxiliary_mean"], vectors["auxiliary_log_var"], share, nats, by_layer, layer
@@ -171,7 +170,7 @@ class Flow(MeanField):
         of_weights = saved.made[4], vectors["auxiliary_direction"], known.by_row, saved.prior, share
         to = goal.of(names, held)
         to_z, to_e = triton_scaled.parameters(*by_moments, held, *of_weights, *to, goal.constants)
-        began = self.began
+        began = saved.made[-1]
         in_parts = known.in_parts, to_z
         direct, from_flow, rows = self._back("q_flow", state, began, known.direct, in_parts, share)
         of_q.run(self._fold, "q_flow", goal, began, rows)
