@@ -1,4 +1,4 @@
-"""Default fits of any version of the package, one after the other, in a process of their own.
+"""Fit estimators with the defaults of any version of the package, in a separate process.
 
 The process reads pickled arguments of :func:`fitted` and writes its answers. It imports nothing else of the
 studies, which need the present version.
